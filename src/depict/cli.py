@@ -1,0 +1,74 @@
+"""The `depict` command: an overview, and one module of `depict.commands` per command.
+
+Nothing heavy is imported before a command needs it, so that `depict --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import os
+import sys
+
+from depict.errors import UserError, unknown
+
+COMMANDS = {
+    "info": "parameters and FLOPs of every variant beside the paper's printed figures",
+}
+
+USAGE = """usage: depict COMMAND [options]
+
+Semantic segmentation with white-box decoders.
+
+{commands}
+
+`depict COMMAND --help` tells the options of one command; `depict --version` the version."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 well, 1 done with findings, 2 a mistake to mend, 130 interrupted."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        named = f"'{error.filename}': " if error.filename else ""
+        return _fail(f"{named}{error.strerror or error}")
+    except KeyboardInterrupt:
+        print("depict: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        print(USAGE.format(commands="\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())))
+        return 0
+    if arguments[0] == "--version":
+        import depict
+
+        print(f"depict {depict.__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    module = importlib.import_module(f"depict.commands.{name}_" if keyword.iskeyword(name) else f"depict.commands.{name}")
+
+    import tyro
+
+    return tyro.cli(module.main, prog=f"depict {name}", args=rest) or 0
+
+
+def _fail(message: str) -> int:
+    print(f"depict: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Everything a run is made of, on one page of dataclasses, and the YAML that says it.
+
+Free of torch: the command line reads this file for its help. Values left at None are filled in by the part that
+knows them (a decoder its own sizes, a data set its own recipe), so that a saved configuration is always whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, Union
+
+import yaml
+
+from depict.errors import UserError, unknown
+from depict.files import atomic_path
+
+T = TypeVar("T")
+
+
+@dataclass
+class EncoderConfig:
+    """The ViT that turns an image into embeddings Z0."""
+
+    name: str = "vit_small_patch16_384"
+    """Any plain ViT of timm, by its timm name."""
+    pretrained: bool | str = True
+    """True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights."""
+    drop_path: float = 0.0
+    """Stochastic depth, rising linearly from 0 at the first block to this value at the last."""
+    freeze: bool = False
+    """Keep the encoder's weights as they are and train the decoder only."""
+
+
+@dataclass
+class DecoderConfig:
+    """The head that turns embeddings into masks. Options left at None are the decoder's own defaults."""
+
+    name: str = "depict_sa"
+    """depict_sa, depict_ca, segmenter, linear or ablation."""
+    layers: int | None = None
+    """Number of layers (of MSSA layers for depict_ca)."""
+    heads: int | None = None
+    """Attention heads per layer."""
+    head_dim: int | None = None
+    """Dimension of each head's subspace."""
+    cross_layers: int | None = None
+    """depict_ca: number of MSCA layers."""
+    cross_heads: int | None = None
+    """depict_ca: heads per MSCA layer."""
+    cross_head_dim: int | None = None
+    """depict_ca: dimension of each MSCA head's subspace."""
+    attention: str | None = None
+    """ablation: mssa, mhsa or none."""
+    feedforward: str | None = None
+    """ablation: ista, mlp or none."""
+    dropout: float | None = None
+    """Dropout inside the decoder."""
+
+    def options(self) -> dict[str, Any]:
+        """What was set, as keyword arguments for the decoder."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "name"}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass
+class DataConfig:
+    """The images and masks."""
+
+    name: str = "scenes"
+    """scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
+    root: Path | None = None
+    """Where the data set lies (`scenes` is generated and needs none)."""
+    side: int | None = None
+    """Short edge of the box that images are resized into, before the random factor."""
+    ratio: float | None = None
+    """Long edge of that box over its short edge."""
+    workers: int = 2
+    """Processes that read and augment images."""
+
+
+@dataclass
+class Config:
+    """A whole experiment."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    image_size: int | tuple[int, int] = 512
+    """Crop that the model is trained on and window that it is applied in: side, or height and width."""
+    seed: int = 0
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file whose top level is a mapping."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"'{path}' must hold a mapping of settings, not a {type(value).__name__}.")
+    return value
+
+
+def write_yaml(path: Path, value: dict[str, Any]) -> None:
+    """Write a mapping as YAML in its own order, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass as plain YAML values: paths as text, tuples as lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def from_dict(kind: type[T], values: dict[str, Any], where: str) -> T:
+    """Build the dataclass `kind` from plain values; `where` names the source in errors.
+
+    An unknown key is refused with the nearest name, a value of the wrong type with the right type.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    built = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown(f"setting in {where}:", key, fields)
+        built[key] = _convert(hints[key], value, f"{where}, {key}")
+    return kind(**built)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return from_dict(typing.cast(type, hint), value, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _convert(option, value, where)
+            except UserError:
+                continue
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        inner = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(inner) == len(value):
+            return tuple(_convert(option, item, where) for option, item in zip(inner, value, strict=True))
+    elif hint is type(None) and value is None:
+        return None
+    elif hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif hint is int and isinstance(value, bool):
+        pass
+    elif isinstance(hint, type) and isinstance(value, hint):
+        return value
+    name = hint.__name__ if isinstance(hint, type) else str(hint)
+    raise UserError(f"{where}: {value!r} is not of type {name}.")
