@@ -1,0 +1,32 @@
+"""What every test shares: no network, one thread, and the material beside the repository if it is there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("depict", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("depict")
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _reproducible():
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder `shared` beside the repository: reference vectors, real images, real weights."""
+    folder = REPOSITORY.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("the folder 'shared' is not beside this repository")
+    return folder
