@@ -1,0 +1,58 @@
+"""What a data set is: images with a label per pixel, numbered; and how pairs of files become one.
+
+A new data set is one short file: a subclass of `FileDataset` that lists its images and masks, with class
+names, a palette and what its mask values mean (or of `Dataset`, when the samples are not files).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORE = 255
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The published way to train on a data set (FACTS 4); a configuration may say otherwise."""
+
+    side: int
+    """Short edge of the box that images are resized into."""
+    ratio: float
+    """Long edge of that box over its short edge."""
+    crop: int
+    """Training crop, which is also the window in inference."""
+    stride: int
+    """Stride of the windows when evaluating during training."""
+    epochs: int
+    batch: int
+    lr: float
+
+
+class Dataset:
+    """Images and labels by index. `classes` and `palette` belong together; labels are indices into both."""
+
+    name: str
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    recipe: Recipe
+
+    def __init__(self, root: Path | None, split: str) -> None:
+        self.root = root
+        self.split = split
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def name_of(self, index: int) -> str:
+        """A name for the sample, unique within the split and fit for a file name."""
+        raise NotImplementedError
+
+    def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sample before any augmentation: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
+        raise NotImplementedError
