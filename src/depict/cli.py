@@ -58,7 +58,9 @@ def _dispatch(arguments: list[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    module = importlib.import_module(f"depict.commands.{name}_" if keyword.iskeyword(name) else f"depict.commands.{name}")
+    module = importlib.import_module(
+        f"depict.commands.{name}_" if keyword.iskeyword(name) else f"depict.commands.{name}"
+    )
 
     import tyro
 

@@ -1,0 +1,47 @@
+"""The mixtures of the paper's left ablation table: {MSSA, MHSA, none} x {ISTA, MLP, none}."""
+
+from __future__ import annotations
+
+from depict.decoders.base import JointDecoder
+from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, initialise
+from depict.errors import UserError, unknown
+
+ATTENTION = ("mssa", "mhsa", "none")
+FEEDFORWARD = ("ista", "mlp", "none")
+
+
+class Ablation(JointDecoder):
+    """Layers of an attention and a feed-forward sub-block on [patches, classes], no projections around them.
+
+    `heads` and `head_dim` are MSSA's; MHSA takes heads of 64, as Segmenter does.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        attention: str = "mssa",
+        feedforward: str = "ista",
+        layers: int = 2,
+        heads: int = 3,
+        head_dim: int = 50,
+        dropout: float = 0.0,
+    ):
+        if attention not in ATTENTION:
+            raise unknown("attention", attention, ATTENTION)
+        if feedforward not in FEEDFORWARD:
+            raise unknown("feedforward", feedforward, FEEDFORWARD)
+        if layers < 1:
+            raise UserError(f"layers must be at least 1, not {layers}.")
+        blocks: list[SubBlock] = []
+        for _ in range(layers):
+            if attention == "mssa":
+                blocks.append(MSSABlock(dim, heads, head_dim, dropout))
+            elif attention == "mhsa":
+                blocks.append(MHSABlock(dim, max(1, dim // 64), dropout))
+            if feedforward == "ista":
+                blocks.append(ISTABlock(dim))
+            elif feedforward == "mlp":
+                blocks.append(MLPBlock(dim, dropout))
+        super().__init__(dim, num_classes, blocks)
+        initialise(self)

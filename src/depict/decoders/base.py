@@ -1,0 +1,133 @@
+"""What decoders share: the interface, the record of an unrolled pass, and the masks as dot products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from depict.decoders.blocks import SubBlock
+from depict.errors import UserError
+
+Grid = tuple[int, int]
+
+
+@dataclass
+class Step:
+    """One step of an unrolled decoder."""
+
+    operator: str
+    """mssa, msca, mhsa, ista or mlp."""
+    Z: Tensor
+    """Patch embeddings after the step, (B, N, D)."""
+    Q: Tensor
+    """Class embeddings after the step, (B, C, D)."""
+    P: Tensor | None = None
+    """Basis of every head (heads, head_dim, D): the subspaces of MSSA and MSCA, the query rows of MHSA."""
+    step_size: Tensor | None = None
+    """The learned step (1,) of MSSA and MSCA; the paper's alpha is its negative."""
+    attention: Tensor | None = None
+    """(B, heads, queries, keys), if it was asked for."""
+
+
+@dataclass
+class Trace:
+    """All that a decoder did to one batch, in order."""
+
+    with_attention: bool = False
+    Z0: Tensor | None = None
+    """Patch embeddings that entered the first step, (B, N, D)."""
+    Q0: Tensor | None = None
+    """Class embeddings that entered the first step, (B, C, D); None for a linear decoder."""
+    steps: list[Step] = field(default_factory=list)
+    patches: Tensor | None = None
+    """Final patch embeddings of unit length (B, N, D); masks = mask_norm(patches @ classes^T)."""
+    classes: Tensor | None = None
+    """Final class embeddings of unit length, (B, C, D)."""
+    masks: Tensor | None = None
+    """What `forward` returns, (B, C, h, w)."""
+
+    def record(self, layer: nn.Module, inputs: tuple[Tensor, ...], Z: Tensor, Q: Tensor) -> None:
+        """Add the step that `layer` took from `inputs` to Z and Q."""
+        assert isinstance(layer, SubBlock)
+        attention = layer.attention(*inputs) if self.with_attention else None
+        self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), attention))
+
+    @property
+    def Z(self) -> list[Tensor]:  # noqa: N802
+        """Patch embeddings before the first step and after each one."""
+        return [Z for Z in (self.Z0, *(step.Z for step in self.steps)) if Z is not None]
+
+    @property
+    def Q(self) -> list[Tensor]:  # noqa: N802
+        """Class embeddings before the first step and after each one."""
+        return [Q for Q in (self.Q0, *(step.Q for step in self.steps)) if Q is not None]
+
+
+class Decoder(nn.Module):
+    """Tokens Z0 (B, N, D) on a grid (h, w) with h * w = N in, masks (B, C, h, w) out."""
+
+    def __init__(self, dim: int, num_classes: int):
+        super().__init__()
+        self.dim, self.num_classes = dim, num_classes
+
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+        """Masks (B, C, h, w); a given `trace` is filled on the way."""
+        raise NotImplementedError
+
+    def unroll(self, Z: Tensor, grid: Grid, attention: bool = False) -> Trace:
+        """Run `forward` and give every intermediate; `attention` adds the attention of every step."""
+        trace = Trace(with_attention=attention)
+        trace.masks = self(Z, grid, trace)
+        return trace
+
+    def check(self, Z: Tensor, grid: Grid) -> None:
+        """Refuse tokens that do not fit the decoder or the grid."""
+        if Z.ndim != 3 or Z.shape[-1] != self.dim:
+            raise UserError(f"tokens must have shape (batch, N, {self.dim}), not {tuple(Z.shape)}.")
+        if Z.shape[1] != grid[0] * grid[1]:
+            raise UserError(f"{Z.shape[1]} tokens do not fill a grid of {grid[0]} x {grid[1]}.")
+
+
+class ClassEmbeddingDecoder(Decoder):
+    """A decoder with one learned embedding per class, whose masks are cosines between patches and classes."""
+
+    def __init__(self, dim: int, num_classes: int):
+        super().__init__(dim, num_classes)
+        self.class_embeddings = nn.Parameter(torch.empty(num_classes, dim))
+        nn.init.trunc_normal_(self.class_embeddings, std=0.02)
+        self.mask_norm = nn.LayerNorm(num_classes)
+
+    def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
+        """LayerNorm over the classes of cos(Z, Q): (B, N, D), (B, C, D) -> (B, C, h, w)."""
+        Z = Z / Z.norm(dim=-1, keepdim=True)
+        Q = Q / Q.norm(dim=-1, keepdim=True)
+        if trace is not None:
+            trace.patches, trace.classes = Z, Q
+        return self.mask_norm(Z @ Q.mT).mT.unflatten(-1, grid)
+
+
+class JointDecoder(ClassEmbeddingDecoder):
+    """Self-attention on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation's mixtures."""
+
+    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock]):
+        super().__init__(dim, num_classes)
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
+        self.check(Z, grid)
+        X = torch.cat([Z, self.class_embeddings.expand(len(Z), -1, -1)], dim=1)
+        if trace is not None:
+            trace.Z0, trace.Q0 = self.split(X)
+        for layer in self.layers:
+            before, X = X, layer(X)
+            if trace is not None:
+                trace.record(layer, (before,), *self.split(X))
+        return self.masks(*self.split(self.norm(X)), grid, trace)
+
+    def split(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """[patches, classes] (B, N + C, D) -> (B, N, D), (B, C, D)."""
+        return X[:, : -self.num_classes], X[:, -self.num_classes :]

@@ -1,0 +1,166 @@
+"""The sub-blocks that decoders stack: MSSA, MSCA and MHSA for attention, ISTA and MLP for feed-forward."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from depict.errors import UserError
+from depict.operators import MSCA, MSSA, attention_weights
+
+
+class SubBlock(nn.Module):
+    """One step of a decoder, with what an unrolled pass wants to know of it."""
+
+    name: str
+
+    def bases(self) -> Tensor | None:
+        """Basis of every head (heads, head_dim, D), where there is attention."""
+        return None
+
+    def step_size(self) -> Tensor | None:
+        """The learned step, where there is one."""
+        return None
+
+    def attention(self, *inputs: Tensor) -> Tensor | None:
+        """Attention (B, heads, queries, keys) for the inputs of `forward`, where there is any."""
+        return None
+
+
+class SubspaceBlock(SubBlock):
+    """What the steps on the coding rate share: a pre-norm and an operator that owns P and the step size."""
+
+    operator: MSSA | MSCA
+
+    def bases(self) -> Tensor:
+        """The subspaces P'_h."""
+        return self.operator.bases()
+
+    def step_size(self) -> Tensor:
+        """Minus the paper's alpha."""
+        return self.operator.step_size
+
+
+class MSSABlock(SubspaceBlock):
+    """X + step_size * MSSA(LayerNorm(X)), paper eq. (22) as released."""
+
+    name = "mssa"
+    operator: MSSA
+
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.operator = MSSA(dim, heads, head_dim, dropout)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """X (B, N, D) after one step."""
+        return X + self.operator(self.norm(X))
+
+    def attention(self, X: Tensor) -> Tensor:
+        """Attention (B, heads, N, N) of the step at X."""
+        return self.operator.explicit(self.norm(X))[1]
+
+
+class MSCABlock(SubspaceBlock):
+    """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: the query itself is not normalised."""
+
+    name = "msca"
+    operator: MSCA
+
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.operator = MSCA(dim, heads, head_dim, dropout)
+
+    def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
+        """Q (B, C, D) after one step against the fixed Z (B, N, D)."""
+        return Q + self.operator(Q, self.norm(Z))
+
+    def attention(self, Q: Tensor, Z: Tensor) -> Tensor:
+        """Attention (B, heads, C, N) of the step."""
+        return self.operator.explicit(Q, self.norm(Z))[1]
+
+
+class MHSABlock(SubBlock):
+    """X + multi-head self-attention of LayerNorm(X), with separate query, key, value and output matrices."""
+
+    name = "mhsa"
+
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0):
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise UserError(f"{heads} heads do not divide the embedding dimension {dim}.")
+        self.heads, self.dropout = heads, dropout
+        self.norm = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def heads_of(self, X: Tensor) -> list[Tensor]:
+        """Queries, keys and values of LayerNorm(X), (B, heads, N, head_dim) each."""
+        return list(self.qkv(self.norm(X)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """One pre-norm attention sub-block."""
+        queries, keys, values = self.heads_of(X)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_productattention_weights(queries, keys, values, dropout_p=dropout)
+        return X + F.dropout(self.proj(mixed.transpose(1, 2).flatten(2)), dropout)
+
+    def bases(self) -> Tensor:
+        """The query rows, which the paper shows in place of P."""
+        return self.qkv.weight[: self.qkv.in_features].unflatten(0, (self.heads, -1))
+
+    def attention(self, X: Tensor) -> Tensor:
+        """Attention of the sub-block at X."""
+        queries, keys, _ = self.heads_of(X)
+        return attention_weights(queries, keys, queries.shape[-1] ** -0.5)
+
+
+class MLPBlock(SubBlock):
+    """X + fc2(GELU(fc1(LayerNorm(X)))), four times as wide inside."""
+
+    name = "mlp"
+
+    def __init__(self, dim: int, dropout: float = 0.0):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc2 = nn.Linear(4 * dim, dim)
+        self.dropout = dropout
+
+    def forward(self, X: Tensor) -> Tensor:
+        """One pre-norm feed-forward sub-block."""
+        hidden = F.dropout(F.gelu(self.fc1(self.norm(X))), self.dropout, self.training)
+        return X + F.dropout(self.fc2(hidden), self.dropout, self.training)
+
+
+class ISTABlock(SubBlock):
+    """CRATE's sparse coding of Y = LayerNorm(X) in one dictionary A (D, D): relu(Y + eta (Y A - Y A^T A) - eta lambda).
+
+    There is no residual around it: the proximal step starts from Y itself.
+    """
+
+    name = "ista"
+    eta = 0.1
+    lambda_ = 0.1
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.A = nn.Parameter(torch.empty(dim, dim))
+        nn.init.kaiming_uniform_(self.A)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """One proximal gradient step."""
+        Y = self.norm(X)
+        return F.relu(Y + self.eta * (Y @ self.A - Y @ self.A.T @ self.A) - self.eta * self.lambda_)
+
+
+def initialise(module: nn.Module) -> None:
+    """Start linear layers as Segmenter does: weights N(0, 0.02^2), biases 0. LayerNorms start at 1 and 0 anyway."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.trunc_normal_(part.weight, std=0.02)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

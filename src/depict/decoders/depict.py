@@ -1,0 +1,73 @@
+"""DEPICT: decoders made of nothing but unrolled steps on the coding rate (paper section 3)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from depict.decoders.base import ClassEmbeddingDecoder, Grid, JointDecoder, Trace
+from depict.decoders.blocks import MSCABlock, MSSABlock
+from depict.errors import UserError
+
+
+class DepictSA(JointDecoder):
+    """DEPICT-SA: MSSA on the concatenation of patches and classes."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        layers: int = 3,
+        heads: int = 3,
+        head_dim: int = 100,
+        dropout: float = 0.0,
+    ):
+        _at_least_one("layers", layers)
+        super().__init__(dim, num_classes, [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
+
+
+class DepictCA(ClassEmbeddingDecoder):
+    """DEPICT-CA: MSSA refines the patches, then MSCA finds the classes in them."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        layers: int = 3,
+        heads: int = 3,
+        head_dim: int = 100,
+        cross_layers: int = 3,
+        cross_heads: int = 3,
+        cross_head_dim: int = 50,
+        dropout: float = 0.0,
+    ):
+        _at_least_one("layers", layers)
+        _at_least_one("cross_layers", cross_layers)
+        super().__init__(dim, num_classes)
+        self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
+        self.norm = nn.LayerNorm(dim)
+        self.cross_layers = nn.ModuleList(
+            [MSCABlock(dim, cross_heads, cross_head_dim, dropout) for _ in range(cross_layers)]
+        )
+        self.class_norm = nn.LayerNorm(dim)
+
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
+        self.check(Z, grid)
+        Q = self.class_embeddings.expand(len(Z), -1, -1)
+        if trace is not None:
+            trace.Z0, trace.Q0 = Z, Q
+        for layer in self.layers:
+            before, Z = Z, layer(Z)
+            if trace is not None:
+                trace.record(layer, (before,), Z, Q)
+        Z = self.norm(Z)
+        for layer in self.cross_layers:
+            before, Q = Q, layer(Q, Z)
+            if trace is not None:
+                trace.record(layer, (before, Z), Z, Q)
+        return self.masks(Z, self.class_norm(Q), grid, trace)
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name} must be at least 1, not {value}.")

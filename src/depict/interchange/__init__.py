@@ -1,0 +1,1 @@
+"""Models in and out: the authors' checkpoints, ONNX, the hub."""
