@@ -20,7 +20,7 @@ from depict.errors import UserError
 def mssa(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
     """Multi-head subspace self-attention of Z, as released (paper eq. 23-24 with scaled softmax), (..., N, D)."""
     W = _project(Z, P, heads)
-    return _lift(F.scaled_dot_productattention_weights(W, W, W, dropout_p=dropout), P)
+    return _lift(F.scaled_dot_product_attention(W, W, W, dropout_p=dropout), P)
 
 
 def mssa_explicit(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def mssa_explicit(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tup
 def msca(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
     """Multi-head subspace cross-attention of the queries Q to Z, as released (paper eq. 20-21), (..., C, D)."""
     V, W = _project(Q, P, heads), _project(Z, P, heads)
-    return _lift(F.scaled_dot_productattention_weights(V, W, W, dropout_p=dropout), P)
+    return _lift(F.scaled_dot_product_attention(V, W, W, dropout_p=dropout), P)
 
 
 def msca_explicit(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,8 +25,8 @@ class SubBlock(nn.Module):
         """The learned step, where there is one."""
         return None
 
-    def attention(self, *inputs: Tensor) -> Tensor | None:
-        """Attention (B, heads, queries, keys) for the inputs of `forward`, where there is any."""
+    def attention(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """Attention (B, heads, queries, keys) for the arguments of `forward`, where there is any."""
         return None
 
 
@@ -104,7 +106,7 @@ class MHSABlock(SubBlock):
         """One pre-norm attention sub-block."""
         queries, keys, values = self.heads_of(X)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_productattention_weights(queries, keys, values, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
         return X + F.dropout(self.proj(mixed.transpose(1, 2).flatten(2)), dropout)
 
     def bases(self) -> Tensor:
