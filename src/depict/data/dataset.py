@@ -6,6 +6,7 @@ names, a palette and what its mask values mean (or of `Dataset`, when the sample
 
 from __future__ import annotations
 
+import colorsys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,5 +55,21 @@ class Dataset:
         raise NotImplementedError
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sample before any augmentation: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
+        """The sample unaugmented: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
         raise NotImplementedError
+
+
+def voc_palette(count: int) -> tuple[Colour, ...]:
+    """The colours of Pascal VOC: the bits of the class index dealt to red, green and blue, highest first."""
+
+    def channel(index: int, offset: int) -> int:
+        return sum((index >> (3 * bit + offset) & 1) << (7 - bit) for bit in range(8))
+
+    return tuple((channel(i, 0), channel(i, 1), channel(i, 2)) for i in range(count))
+
+
+def spread_palette(count: int) -> tuple[Colour, ...]:
+    """Colours for classes that have none: hues by the golden ratio, in four shades that alternate."""
+    shades = ((0.65, 0.95), (0.9, 0.7), (0.45, 0.8), (0.8, 0.5))
+    colours = (colorsys.hsv_to_rgb(0.58 + i * 0.618034, *shades[i % 4]) for i in range(count))
+    return tuple((round(255 * r), round(255 * g), round(255 * b)) for r, g, b in colours)

@@ -1,0 +1,222 @@
+"""Data sets made of files: an image and a mask of the same name, read, decoded and never trusted.
+
+JPEGs are decoded by torchvision: the pixels of Pillow in half the time. Everything else is Pillow's: for PNG
+it is as fast, and torchvision's PNG decoder was seen to crash the process on a damaged file.
+Images are turned as their EXIF tag says, as every viewer and labelling tool shows them, so that a mask has to fit
+the turned image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from depict.data.dataset import IGNORE, Dataset
+from depict.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
+MAX_PIXELS = 178_956_970
+"""Larger pictures are refused before they are decoded (Pillow's own limit for decompression bombs)."""
+WRONG = 254
+"""Stands in lookup tables for a mask value that means nothing; so 254 classes are the most."""
+
+Named = tuple[str, Path]
+
+
+class DataError(UserError):
+    """A fault of one file. `kind`: missing, extra, duplicate, unreadable, format, size or labels."""
+
+    def __init__(self, message: str, kind: str = "unreadable") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class FileDataset(Dataset):
+    """Pairs of files. A subclass says where they lie (`find`) and what the mask values mean (`meaning`)."""
+
+    layout: str
+    """What must lie under the root, for error messages."""
+    meaning: tuple[int, ...]
+    """The label that mask value 0, 1, 2, ... stands for. 255 is always ignored, any further value an error."""
+
+    def __init__(self, root: Path | None, split: str) -> None:
+        super().__init__(root, split)
+        if root is None:
+            raise UserError(f"{self.name} needs the folder it lies in: --root DIR with {self.layout}.")
+        images, masks = self.find(root)
+        if len(self.classes) > WRONG:
+            raise UserError(f"{self.name} has {len(self.classes)} classes; at most {WRONG} are supported.")
+        self.problems: list[DataError] = []
+        """Files that are missing, left over or there twice; `extra` alone does not hinder training."""
+        self._images, self._masks = self._unique(images), self._unique(masks)
+        if not self._images:
+            raise UserError(f"no {split} images of {self.name} in '{root}': it needs {self.layout}.")
+        self._names = sorted(self._images)
+        for name in self._names:
+            if name not in self._masks:
+                self.problems.append(DataError(f"no mask for '{self._images[name]}'.", "missing"))
+        for name in sorted(self._masks.keys() - self._images.keys()):
+            self.problems.append(DataError(f"no image for the mask '{self._masks[name]}'.", "extra"))
+
+    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
+        """The images and the masks of the split, each under the name that pairs them."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name_of(self, index: int) -> str:
+        """What image and mask are both called."""
+        return self._names[index]
+
+    def paths(self, index: int) -> tuple[Path, Path]:
+        """Image and mask of a sample."""
+        name = self._names[index]
+        if name not in self._masks:
+            raise DataError(f"no mask for '{self._images[name]}'.", "missing")
+        return self._images[name], self._masks[name]
+
+    def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Image uint8 (3, H, W) and labels uint8 (H, W), 255 = ignored."""
+        import torch
+
+        image_path, mask_path = self.paths(index)
+        image, labels = read_image(image_path), self.decode(read_mask(mask_path), mask_path)
+        if image.shape[1:] != labels.shape:
+            raise size_error(image_path, image.shape[:0:-1], mask_path, labels.shape[::-1])
+        return image, torch.from_numpy(labels)
+
+    def decode(self, mask: np.ndarray, path: Path) -> np.ndarray:
+        """Mask values uint8 (H, W) to labels uint8 (H, W)."""
+        return self._look_up(mask, self.meaning, path)
+
+    def _look_up(self, mask: np.ndarray, meaning: tuple[int, ...], path: Path) -> np.ndarray:
+        if mask.ndim == 3:
+            raise DataError(
+                f"the mask '{path}' is a colour (RGB) picture where class indices were expected: "
+                "save it as an 8-bit greyscale or palette PNG.",
+                "format",
+            )
+        table = np.full(256, WRONG, np.uint8)
+        table[: len(meaning)] = meaning
+        table[IGNORE] = IGNORE
+        labels = table[mask]
+        if (labels == WRONG).any():
+            found = np.unique(mask[labels == WRONG], return_counts=True)
+            listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
+            raise DataError(
+                f"the mask '{path}' holds {listed}; {self.name} has {len(self.classes)} classes "
+                f"in mask values up to {len(meaning) - 1}, and {IGNORE} for ignored pixels.",
+                "labels",
+            )
+        return labels
+
+    def _unique(self, files: Iterable[Named]) -> dict[str, Path]:
+        chosen: dict[str, Path] = {}
+        for name, path in files:
+            if name in chosen:
+                text = f"'{chosen[name]}' and '{path}' have the same name: keep one of them."
+                self.problems.append(DataError(text, "duplicate"))
+            else:
+                chosen[name] = path
+        return chosen
+
+
+def named_files(folder: Path, layout: str, ending: str = "") -> list[Named]:
+    """The picture files in a folder (not below it), sorted, under their names without `ending` and suffix.
+
+    Nothing is opened: a dangling or circular link is listed here and named when it is read. Names are compared
+    in Unicode's composed form, because some systems store the decomposed one.
+    """
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"cannot list '{folder}': {error.strerror}. It needs {layout}.") from error
+    names = []
+    for path in paths:
+        stem = unicodedata.normalize("NFC", path.stem)
+        if path.suffix.lower() in SUFFIXES and not stem.startswith(".") and stem.endswith(ending):
+            names.append((stem.removesuffix(ending), path))
+    return names
+
+
+def inner(root: Path, name: str) -> Path:
+    """The folder `name` in `root`, or `root` itself when that is the one."""
+    return root / name if (root / name).is_dir() else root
+
+
+def read_image(path: Path) -> torch.Tensor:
+    """An image file as uint8 (3, H, W) RGB, upright."""
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    with opened(path) as image:
+        if image.format == "JPEG" and image.mode in ("RGB", "L"):
+            data = torch.from_numpy(np.fromfile(path, np.uint8))
+            return decode_jpeg(data, mode=ImageReadMode.RGB, apply_exif_orientation=True)
+        if image.mode[0] in "IF":
+            raise DataError(f"the image '{path}' has more than 8 bits per channel: convert it to 8 bits.", "format")
+        return torch.from_numpy(np.array(ImageOps.exif_transpose(image).convert("RGB"))).permute(2, 0, 1)
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """A mask file as it is: indices uint8 (H, W), or colours uint8 (H, W, 3)."""
+    with opened(path) as image:
+        check_mask(path, image)
+        if image.mode in ("L", "P"):
+            return np.array(image)
+        return np.array(image, np.uint8) if image.mode == "1" else np.array(image.convert("RGB"))
+
+
+def check_mask(path: Path, image: Image.Image) -> None:
+    """Refuse what can be told from a mask's header to hold no labels."""
+    if image.format in ("JPEG", "MPO"):
+        text = f"the mask '{path}' is a JPEG, which blurs labels: save masks as PNG."
+    elif image.mode[0] in "IF":
+        text = f"the mask '{path}' has 16 or more bits per pixel: save it as an 8-bit PNG of class indices."
+    else:
+        return
+    raise DataError(text, "format")
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A picture file, header read and size within bounds; whatever fails inside is one line with its name."""
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(f"'{path}' is {image.width}x{image.height}: too large (limit {MAX_PIXELS} pixels).")
+            yield image
+    except UserError:
+        raise
+    except UnidentifiedImageError as error:
+        empty = path.stat().st_size == 0
+        raise DataError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable picture'}.") from error
+    except Exception as error:  # a broken file can raise almost anything in a decoder
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error).split(", ")[-1]
+        raise DataError(f"cannot read '{path}': {' '.join(text.split())}.") from error
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height after turning by the EXIF tag, from the header alone."""
+    turned = "exif" in image.info and image.getexif().get(0x0112, 1) >= 5
+    return (image.height, image.width) if turned else image.size
+
+
+def size_error(image: Path, image_size: Iterable[int], mask: Path, mask_size: Iterable[int]) -> DataError:
+    """The mask does not fit its image; sizes are (width, height)."""
+    mask_text, image_text = "x".join(map(str, mask_size)), "x".join(map(str, image_size))
+    text = f"the mask '{mask}' is {mask_text} but its image '{image}' is {image_text}"
+    with opened(image) as header:
+        if upright_size(header) != header.size:
+            text += " (turned as its EXIF tag says)"
+    return DataError(f"{text}.", "size")
