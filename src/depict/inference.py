@@ -1,0 +1,254 @@
+"""Sliding windows, scales and flips over an image of any size, in bounded memory.
+
+Works with any callable `images (B, 3, h, w), normalised -> logits (B, C, h', w')`. Each window keeps only the logits
+that the network gave, a patch grid each; the answer at full size is rendered from them in bands of rows (`bands.py`),
+so that neither C x H x W logits nor probabilities ever exist at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depict.bands import AxisMap, anchors, bands, bilinear, enlarged_size, overlapping, padded_size, resized_size
+from depict.errors import UserError
+
+Network = Callable[[Tensor], Tensor]
+
+MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+"""The published scales; each is applied flipped, too."""
+
+# Bytes of a band of scores: small enough for a core's cache, large enough for a GPU to be busy, enough rows to share.
+CPU_BAND, GPU_BAND, WIDE_BAND = 1 << 20, 64 << 20, 64 << 20
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a network is applied to an image of any size.
+
+    For each scale the image is resized into the box (long edge ratio * side, short edge side) times the scale, and
+    enlarged until the window fits; logits are averaged where windows overlap and brought to the image's own size;
+    probabilities are averaged over scales and flips.
+    """
+
+    window: tuple[int, int]
+    """Height and width that the network sees."""
+    stride: tuple[int, int]
+    """Step from window to window, at most the window."""
+    side: int | None = None
+    """Short edge of the box; None keeps the image's own size (times the scale)."""
+    ratio: float = 4.0
+    """Long edge of the box over its short edge."""
+    scales: Sequence[float] = (1.0,)
+    flip: bool = False
+    """Also apply every scale to the mirrored image."""
+
+    def __post_init__(self) -> None:
+        if not self.scales or min(self.scales) <= 0:
+            raise UserError(f"scales must be positive numbers, at least one, not {tuple(self.scales)}.")
+        if self.side is not None and (self.side < 1 or self.ratio < 1):
+            raise UserError(f"side must be at least 1 pixel and ratio at least 1, not {self.side} and {self.ratio}.")
+        for window, stride in zip(self.window, self.stride, strict=True):
+            anchors(window, window, stride)
+
+    def size(self, height: int, width: int, scale: float) -> tuple[int, int]:
+        """Size to which an image is resized at this scale."""
+        if self.side is None:
+            return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
+        return resized_size(height, width, self.side, self.ratio, scale)
+
+
+@torch.inference_mode()
+def predict(
+    network: Network,
+    image: Tensor,
+    protocol: Protocol,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    patch_size: tuple[int, int] = (1, 1),
+    batch: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """The class of each pixel of an image, uint8 (3, H, W) -> (H, W), uint8 (int16 beyond 256 classes), on the CPU.
+
+    `mean` and `std` normalise RGB in 0..1. `patch_size`: the network pads its input right and bottom to a multiple of
+    it, and its logits cover the padded input. `batch`: windows per call, by default as many as make up 8 of 512 x 512.
+    """
+    passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
+    classes = passes[0].logits.shape[1]
+    labels = torch.empty(image.shape[1:], dtype=torch.uint8 if classes <= 256 else torch.int16)
+    # With one pass the largest logit is the largest probability: no softmax.
+    for start, stop, scores in _render(passes, softmax=len(passes) > 1):
+        labels[start:stop] = scores.max(1).indices  # twice as fast as argmax on a CPU
+    return labels
+
+
+@torch.inference_mode()
+def probabilities(
+    network: Network,
+    image: Tensor,
+    protocol: Protocol,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    patch_size: tuple[int, int] = (1, 1),
+    batch: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[int, int, Tensor]]:
+    """The probability of each class at each pixel, in bands from top to bottom; arguments as for `predict`.
+
+    Gives (start, stop, probabilities (C, stop - start, W)); a band is overwritten by the next one.
+    """
+    passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
+    for start, stop, scores in _render(passes, softmax=True):
+        yield start, stop, scores.transpose(0, 1)
+
+
+@dataclass
+class _Pass:
+    """One scale, flipped or not: all windows' logits and the maps from them to the image's pixels."""
+
+    logits: Tensor
+    """(window rows * h', C, window columns * w'): classes in the middle, so that a band of rows is one product."""
+    rows: AxisMap
+    columns: AxisMap
+
+
+def _apply(
+    network: Network,
+    image: Tensor,
+    protocol: Protocol,
+    mean: Sequence[float],
+    std: Sequence[float],
+    patch_size: tuple[int, int],
+    batch: int | None,
+    device: torch.device | str,
+) -> list[_Pass]:
+    """Run the network over all windows of all scales and flips, batched across them."""
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+        raise UserError(f"an image must be uint8 (3, H, W), not {image.dtype} {tuple(image.shape)}.")
+    height, width = protocol.window
+    batch = batch or max(1, 8 * 512 * 512 // (height * width))
+    passes: list[_Pass] = []
+    windows = _windows(image, protocol, mean, std)
+    while group := list(itertools.islice(windows, batch)):
+        logits = network(torch.stack([window for *_, window in group]).to(device)).detach()
+        if logits.ndim != 4 or len(logits) != len(group):
+            raise UserError(f"the network must give logits (B, C, h, w), not {tuple(logits.shape)}.")
+        _, classes, h, w = logits.shape
+        for (number, size, flipped, row, column, _), values in zip(group, logits, strict=True):
+            if number == len(passes):
+                maps = []
+                for axis, low in enumerate((h, w)):
+                    padded = padded_size(protocol.window, patch_size)[axis]
+                    inner = overlapping(size[axis], protocol.window[axis], protocol.stride[axis], low, padded)
+                    maps.append(bilinear(size[axis], image.shape[1 + axis]).after(inner))
+                counts = [len(anchors(*axis)) for axis in zip(size, protocol.window, protocol.stride, strict=True)]
+                grid = values.new_empty(counts[0] * h, classes, counts[1] * w, dtype=torch.float32)
+                passes.append(_Pass(grid, maps[0], maps[1][::-1] if flipped else maps[1]))
+            target = passes[number].logits[row * h : (row + 1) * h, :, column * w : (column + 1) * w]
+            target.copy_(values.transpose(0, 1))
+    return passes
+
+
+def _windows(
+    image: Tensor, protocol: Protocol, mean: Sequence[float], std: Sequence[float]
+) -> Iterator[tuple[int, tuple[int, int], bool, int, int, Tensor]]:
+    """Every window: number of its pass, size of the (enlarged) image, flipped, row, column, pixels (3, h, w).
+
+    Windows are cut, enlarged and normalised one by one: a 1 x 1000 image enlarges to half a million columns.
+    """
+    from torchvision.transforms.v2 import functional
+
+    shift, scale = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in (mean, std))
+    height, width = protocol.window
+    flips = (False, True) if protocol.flip else (False,)
+    for number, (factor, flipped) in enumerate(itertools.product(protocol.scales, flips)):
+        source = image.cpu()
+        resized = protocol.size(image.shape[1], image.shape[2], factor)
+        if resized != tuple(image.shape[1:]):
+            source = functional.resize(source, list(resized), functional.InterpolationMode.BILINEAR, antialias=False)
+        if flipped:
+            source = source.flip(2)
+        size = enlarged_size(*resized, protocol.window)
+        enlarge = size != resized
+        if enlarge:
+            source = (source / 255 - shift) / scale
+        rows, columns = (bilinear(inputs, outputs) for inputs, outputs in zip(resized, size, strict=True))
+        for row, top in enumerate(anchors(size[0], height, protocol.stride[0])):
+            for column, left in enumerate(anchors(size[1], width, protocol.stride[1])):
+                if enlarge:
+                    window = _sample(source, rows[top : top + height], columns[left : left + width])
+                else:
+                    window = (source[:, top : top + height, left : left + width] / 255 - shift) / scale
+                yield number, size, flipped, row, column, window
+
+
+def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
+    """Apply an interpolation to both axes of (3, H, W), reading only what it needs."""
+    first, last = int(columns.indices.min()), int(columns.indices.max())
+    values = source[:, :, first : last + 1]
+    for dim, axis, offset in ((1, rows, 0), (2, columns, first)):
+        indices, weights = torch.from_numpy(axis.indices - offset), torch.from_numpy(axis.weights)
+        shape = (-1, 1) if dim == 1 else (-1,)
+        taps = (values.index_select(dim, i) * w.view(shape) for i, w in zip(indices.T, weights.T, strict=True))
+        values = functools.reduce(torch.add, taps)
+    return values
+
+
+def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tensor]]:
+    """Bands (start, stop, scores (stop - start, C, W)) of the average over passes, top to bottom, in one buffer.
+
+    Columns are interpolated once per wide band, rows in narrow bands that stay in the processor's cache. All products
+    write to a given output: that saves allocations and keeps an autocast around us from rounding them.
+    """
+    height, width = len(passes[0].rows), len(passes[0].columns)
+    classes, device = passes[0].logits.shape[1], passes[0].logits.device
+    row_bytes = 4 * classes * width
+    narrow = max(1, (CPU_BAND if device.type == "cpu" else GPU_BAND) // row_bytes)
+    wide = max(narrow, min(64, WIDE_BAND // row_bytes) // narrow * narrow)
+    column_blocks = [_column_blocks(one, device) for one in passes]
+    total, scratch = (torch.empty(narrow, classes, width, device=device) for _ in range(2))
+    for top, bottom in bands(height, wide):
+        blocks = [_columns(one, top, bottom, columns) for one, columns in zip(passes, column_blocks, strict=True)]
+        for start, stop in bands(bottom - top, narrow):
+            mean = total[: stop - start]
+            for number, (weights, values) in enumerate(blocks):
+                scores = scratch[: stop - start] if number else mean
+                used = weights[start:stop].any(0).nonzero()
+                first, last = int(used[0]), int(used[-1]) + 1
+                product = weights[start:stop, first:last].to(device)
+                torch.mm(product, values[first:last].flatten(1), out=scores.flatten(1))
+                if softmax:
+                    scores.sub_(scores.amax(1, keepdim=True)).exp_()
+                    share = 1 / (len(passes) * scores.sum(1, keepdim=True))
+                    if number:
+                        mean.addcmul_(scores, share)
+                    else:
+                        mean.mul_(share)
+            yield top + start, top + stop, mean
+
+
+def _column_blocks(one: _Pass, device: torch.device) -> list[tuple[int, int, Tensor, Tensor]]:
+    """The column map cut into blocks (start, stop, used columns, weights (used, stop - start)): it is mostly zeros."""
+    blocks = []
+    for start, stop in bands(len(one.columns), 256):
+        used, weights = one.columns.block(start, stop)
+        blocks.append((start, stop, torch.from_numpy(used).to(device), torch.from_numpy(weights.T.copy()).to(device)))
+    return blocks
+
+
+def _columns(one: _Pass, top: int, bottom: int, blocks: list[tuple[int, int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Row weights (bottom - top, k) of a band, and the k rows it uses interpolated along columns, (k, C, W)."""
+    used, weights = one.rows.block(top, bottom)
+    logits = one.logits[torch.from_numpy(used).to(one.logits.device)]
+    values = logits.new_empty(len(used), logits.shape[1], len(one.columns))
+    for start, stop, columns, matrix in blocks:
+        torch.mm(logits[..., columns].flatten(0, 1), matrix, out=values.flatten(0, 1)[:, start:stop])
+    return torch.from_numpy(weights), values

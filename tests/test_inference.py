@@ -1,0 +1,203 @@
+"""Inference in bands against the protocol as plain loops, for any callable and any size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from depict import inference
+from depict.errors import UserError
+from depict.inference import MULTISCALE, Protocol, predict, probabilities
+from naive_inference import naive_probabilities
+
+NORMALISATION = {"mean": (0.5, 0.4, 0.3), "std": (0.5, 0.6, 0.7)}
+
+
+def network(classes: int = 5, patch: tuple[int, int] = (4, 4), strength: float = 3.0):
+    """A network whose answer depends on each patch's pixels, their order and the patch's place in the window."""
+    generator = torch.Generator().manual_seed(classes)
+    weight = torch.randn(classes, 3, *patch, generator=generator)
+
+    def logits(images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        images = F.pad(images, (0, -width % patch[1], 0, -height % patch[0]))
+        low = F.conv2d(images, weight, stride=patch) * strength / (patch[0] * patch[1]) ** 0.5
+        ramp = torch.arange(low.shape[2])[:, None] * 0.3 - torch.arange(low.shape[3]) * 0.2
+        return low + torch.sin(ramp + torch.arange(classes)[:, None, None])
+
+    return logits
+
+
+def picture(height: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=generator)
+
+
+def both(image: Tensor, classes: int = 5, patch: tuple[int, int] = (4, 4), **options):
+    """Our probabilities, our labels, and the naive probabilities."""
+    net = network(classes, patch)
+    plain = {"side": None, "ratio": 4.0, "scales": (1.0,), "flip": False} | options
+    naive = naive_probabilities(net, image, **plain, **NORMALISATION, patch_size=patch)
+    window, stride = plain.pop("window"), plain.pop("stride")
+    protocol = Protocol(window=(window, window), stride=(stride, stride), **plain)
+    ours = torch.full_like(naive, torch.nan)
+    for start, stop, band in probabilities(net, image, protocol, **NORMALISATION, patch_size=patch, batch=3):
+        ours[:, start:stop] = band
+    return ours, predict(net, image, protocol, **NORMALISATION, patch_size=patch, batch=3), naive
+
+
+def assert_same(ours: Tensor, labels: Tensor, naive: Tensor) -> None:
+    torch.testing.assert_close(ours, naive, atol=1e-5, rtol=0)
+    top = naive.topk(2, dim=0).values
+    clear = top[0] - top[1] >= 1e-5
+    assert torch.equal(labels[clear].long(), naive.argmax(0)[clear])
+
+
+@pytest.mark.parametrize("stride", [16, 11, 8, 5, 1])
+@pytest.mark.parametrize("size", [(16, 16), (40, 23), (7, 30), (33, 5), (1, 1), (17, 48)])
+def test_any_stride_and_size_agree_with_plain_loops(size, stride):
+    assert_same(*both(picture(*size), window=16, stride=stride, side=None))
+
+
+@pytest.mark.parametrize("size", [(40, 23), (9, 30), (64, 64), (1, 1), (3, 41)])
+def test_multiscale_with_flips_agrees_with_plain_loops(size):
+    assert_same(*both(picture(*size), window=16, stride=12, side=24, ratio=3.0, scales=MULTISCALE, flip=True))
+
+
+@given(
+    height=st.integers(1, 40),
+    width=st.integers(1, 40),
+    side=st.none() | st.integers(4, 40),
+    window=st.integers(3, 20),
+    data=st.data(),
+)
+@example(height=1, width=40, side=None, window=20, data=None)
+def test_every_combination_of_sizes_agrees_with_plain_loops(height, width, side, window, data):
+    stride = data.draw(st.integers(max(1, window // 4), window)) if data else window
+    patch = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8))) if data else (7, 3)
+    flip = data.draw(st.booleans()) if data else True
+    options = {"window": window, "stride": stride, "side": side, "ratio": 2.5, "scales": (0.6, 1.0), "flip": flip}
+    assert_same(*both(picture(height, width), patch=patch, **options))
+
+
+def test_bands_of_one_row_give_the_same_answer(monkeypatch):
+    options = {"window": 16, "stride": 9, "side": 30, "scales": (0.5, 1.5), "flip": True}
+    image = picture(37, 51)
+    whole = both(image, **options)[0]
+    monkeypatch.setattr(inference, "CPU_BAND", 1)
+    monkeypatch.setattr(inference, "WIDE_BAND", 51 * 5 * 4 * 7)
+    assert_same(*both(image, **options))
+    torch.testing.assert_close(both(image, **options)[0], whole, atol=1e-6, rtol=0)
+
+
+def test_large_logits_neither_overflow_nor_vanish():
+    net = network(strength=3000.0)
+    protocol = Protocol((16, 16), (12, 12), scales=(1.0, 1.5), flip=True)
+    options = {**NORMALISATION, "patch_size": (4, 4)}
+    bands = [band.clone() for *_, band in probabilities(net, picture(30, 30), protocol, **options)]
+    ours = torch.cat(bands, 1)
+    assert torch.isfinite(ours).all()
+    torch.testing.assert_close(ours.sum(0), torch.ones(30, 30))
+
+
+def test_a_window_need_not_be_square():
+    protocol = Protocol((8, 24), (6, 20), side=20, scales=(0.5, 1.0))
+    seen = set()
+
+    def net(images: Tensor) -> Tensor:
+        seen.add(tuple(images.shape[1:]))
+        return network()(images)
+
+    labels = predict(net, picture(33, 21), protocol, **NORMALISATION, patch_size=(4, 4))
+    assert seen == {(3, 8, 24)}
+    assert labels.shape == (33, 21)
+
+
+def test_windows_of_different_scales_share_a_batch():
+    sizes = []
+
+    def net(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return network()(images)
+
+    protocol = Protocol((16, 16), (16, 16), side=16, ratio=1.0, scales=(0.5, 1.0, 2.0), flip=True)
+    predict(net, picture(20, 20), protocol, **NORMALISATION, patch_size=(4, 4), batch=8)
+    assert sizes == [8, 4]  # (1 + 1 + 4 windows) * 2
+
+
+def test_a_mirror_symmetric_network_is_unmoved_by_flips():
+    def net(images: Tensor) -> Tensor:
+        return F.avg_pool2d(images, 4) * 4
+
+    image = picture(32, 48)
+    one, two = (
+        predict(net, image, Protocol((16, 16), (16, 16), flip=flip), **NORMALISATION, patch_size=(4, 4))
+        for flip in (False, True)
+    )
+    assert (one == two).float().mean() > 0.995
+
+
+def test_logits_of_full_resolution_are_returned_as_they_are():
+    classes = torch.randint(0, 3, (8, 8), generator=torch.Generator().manual_seed(1))
+
+    def net(images: Tensor) -> Tensor:
+        return F.one_hot(classes, 3).permute(2, 0, 1)[None].float()
+
+    labels = predict(net, picture(8, 8), Protocol((8, 8), (8, 8)), **NORMALISATION)
+    assert torch.equal(labels.long(), classes)
+    assert labels.dtype == torch.uint8
+
+
+def test_more_than_256_classes_fit():
+    def net(images: Tensor) -> Tensor:
+        return F.one_hot(torch.full((len(images), 2, 2), 299), 300).permute(0, 3, 1, 2).float()
+
+    labels = predict(net, picture(8, 8), Protocol((8, 8), (8, 8)), **NORMALISATION)
+    assert labels.unique().tolist() == [299]
+
+
+def test_autocast_around_inference_does_not_round_the_rendering():
+    image, protocol = picture(30, 44), Protocol((16, 16), (12, 12), side=24, scales=(1.0, 1.5))
+    net = network()
+
+    def exact(images: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return net(images)
+
+    def rendered() -> Tensor:
+        options = {**NORMALISATION, "patch_size": (4, 4)}
+        return torch.cat([band.clone() for *_, band in probabilities(exact, image, protocol, **options)], 1)
+
+    plain = rendered()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(rendered(), plain, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stride": (17, 16)}, "stride 17"),
+        ({"stride": (16, 0)}, "stride 0"),
+        ({"scales": ()}, "scales"),
+        ({"scales": (1.0, -1.0)}, "-1.0"),
+        ({"side": 0}, "side"),
+    ],
+)
+def test_an_impossible_protocol_is_refused(options, said):
+    with pytest.raises(UserError, match=said):
+        Protocol(**({"window": (16, 16), "stride": (16, 16)} | options))
+
+
+@pytest.mark.parametrize("image", [torch.zeros(3, 4, 4), torch.zeros(4, 4, 3, dtype=torch.uint8)])
+def test_an_image_of_another_kind_is_refused(image):
+    with pytest.raises(UserError, match="uint8"):
+        predict(network(), image, Protocol((16, 16), (16, 16)), **NORMALISATION)
+
+
+def test_a_network_that_gives_something_else_is_refused():
+    with pytest.raises(UserError, match="logits"):
+        predict(lambda images: images.mean(1), picture(8, 8), Protocol((8, 8), (8, 8)), **NORMALISATION)
