@@ -33,6 +33,12 @@ class EncoderConfig:
     """Stochastic depth, rising linearly from 0 at the first block to this value at the last."""
     freeze: bool = False
     """Keep the encoder's weights as they are and train the decoder only."""
+    patch_size: int | None = None
+    """Another patch size than the name says; for training from random weights."""
+    dim: int | None = None
+    """Another embedding dimension, with heads of 64; for training from random weights."""
+    depth: int | None = None
+    """Another number of blocks; for training from random weights."""
 
 
 @dataclass
@@ -70,7 +76,7 @@ class DecoderConfig:
 class DataConfig:
     """The images and masks."""
 
-    name: str = "scenes"
+    name: str | None = None
     """scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
     root: Path | None = None
     """Where the data set lies (`scenes` is generated and needs none)."""
@@ -112,15 +118,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def write_yaml(path: Path, value: dict[str, Any]) -> None:
     """Write a mapping as YAML in its own order, atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.write_text(
+            yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None), encoding="utf-8"
+        )
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A dataclass as plain YAML values: paths as text, tuples as lists."""
+    """A dataclass as plain YAML values: paths as text, tuples as lists; what is None is left out."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
+            return {name: plain(item) for name, item in value.items() if item is not None}
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         return str(value) if isinstance(value, Path) else value

@@ -45,6 +45,8 @@ class Trace:
     """Final patch embeddings of unit length (B, N, D); masks = mask_norm(patches @ classes^T)."""
     classes: Tensor | None = None
     """Final class embeddings of unit length, (B, C, D)."""
+    grid: Grid = (0, 0)
+    """Rows and columns of patches, h * w = N."""
     masks: Tensor | None = None
     """What `forward` returns, (B, C, h, w)."""
 
@@ -78,7 +80,7 @@ class Decoder(nn.Module):
 
     def unroll(self, Z: Tensor, grid: Grid, attention: bool = False) -> Trace:
         """Run `forward` and give every intermediate; `attention` adds the attention of every step."""
-        trace = Trace(with_attention=attention)
+        trace = Trace(with_attention=attention, grid=grid)
         trace.masks = self(Z, grid, trace)
         return trace
 

@@ -1,0 +1,116 @@
+"""Pictures of any kind become uint8 RGB arrays (H, W, 3); what cannot is told in one line."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from depict.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    Picture = Image.Image | np.ndarray | torch.Tensor
+
+MAX_PIXELS = 178_956_970
+"""Larger files are refused before they are decoded: a few kilobytes can unpack to any size."""
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Read a picture file as RGB (H, W, 3), turned upright by its EXIF orientation."""
+    path = Path(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                return to_rgb(image)
+    except UserError as error:
+        raise UserError(f"'{path}': {error}") from error
+    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError, EOFError) as error:
+        raise UserError(f"'{path}' is not a readable picture: {_one_line(error, path)}") from error
+    except OSError as error:
+        raise UserError(f"cannot read the picture '{path}': {error.strerror or _one_line(error, path)}") from error
+
+
+def to_rgb(image: Picture) -> np.ndarray:
+    """RGB uint8 (H, W, 3) from a PIL image, an array (H, W), (H, W, C) or a tensor (C, H, W), (H, W).
+
+    C is 1, 2, 3 or 4; alpha is left out. 16-bit values lose their lower byte. Floats are taken as 0..1.
+    """
+    if isinstance(image, Image.Image):
+        return _from_pil(image)
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    if hasattr(image, "detach"):
+        array = image.detach().cpu().numpy()
+        return _from_array(array.transpose(1, 2, 0) if array.ndim == 3 else array)
+    raise UserError(f"an image must be a PIL image, an array or a tensor, not a {type(image).__name__}.")
+
+
+def _from_pil(image: Image.Image) -> np.ndarray:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise UserError(f"an image of {width} x {height} pixels is empty.")
+    if width * height > MAX_PIXELS:
+        raise UserError(f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down.")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_wide(np.asarray(image))
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # straight to RGB warns about transparency held in bytes
+    return np.asarray(image.convert("RGB"))
+
+
+def _from_wide(values: np.ndarray) -> np.ndarray:
+    """Grey levels in 16 or 32 bits, or floats: files do not say their range, so it is read off the values."""
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    top = values.max(initial=0.0)
+    for full in (1.0, 255.0, 65535.0, top):
+        if top <= full and (full > 1.0 or values.dtype.kind == "f"):
+            grey = np.clip(values, 0, None) * (255.0 / full)
+            return np.repeat(np.round(grey).astype(np.uint8)[..., None], 3, axis=2)
+    raise AssertionError("unreachable: the last candidate is the largest value itself")
+
+
+def _from_array(array: np.ndarray) -> np.ndarray:
+    array = array[..., None] if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[2] not in (1, 2, 3, 4):
+        raise UserError(
+            f"an image array must be (H, W) or (H, W, 1 to 4), a tensor (1 to 4, H, W); this has shape {array.shape}."
+        )
+    if 0 in array.shape:
+        raise UserError(f"an image of shape {array.shape} is empty.")
+    array = _to_bytes(array)
+    if array.shape[2] in (1, 2):
+        return np.repeat(array[..., :1], 3, axis=2)
+    return np.ascontiguousarray(array[..., :3])
+
+
+def _to_bytes(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.uint16:
+        return (array >> 8).astype(np.uint8)
+    if array.dtype == bool:
+        return array.astype(np.uint8) * 255
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise UserError("the image holds NaN or infinite values.")
+        if array.min() < 0 or array.max() > 1:
+            raise UserError(
+                f"a float image must lie in 0..1, this one spans {array.min():.3g} to {array.max():.3g}; "
+                "give uint8 for 0..255."
+            )
+        return np.round(array * 255).astype(np.uint8)
+    if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
+        return array.astype(np.uint8)
+    raise UserError(f"an image of dtype {array.dtype} must be uint8, uint16, or a float in 0..1.")
+
+
+def _one_line(error: Any, path: Path) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.replace(f"{str(path)!r}", "it")
