@@ -14,6 +14,7 @@ from depict.errors import UserError, unknown
 
 COMMANDS = {
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
+    "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
 }
 
 USAGE = """usage: depict COMMAND [options]

@@ -1,0 +1,192 @@
+"""Fetching one large file over HTTP so that a break costs nothing: resumed, checked, and room made sure of first."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from depict.errors import UserError
+from depict.files import write_json
+
+CHUNK = 1 << 20
+HOPELESS = (400, 401, 403, 404, 405, 410, 451)
+"""Answers that asking again will not change."""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What a half-fetched file is a part of: asking for the rest of something else would splice two files."""
+
+    url: str
+    size: int | None
+    mark: str | None
+    """The server's strong ETag or Last-Modified, for If-Range."""
+
+
+def download(url: str, target: Path, sha1: str | None = None, *, attempts: int = 5, pause: float = 2.0) -> Path:
+    """Fetch `url` to `target` and return it; a file that is there already is only checked.
+
+    Bytes gather in `target`.part, which a later call continues with a Range request (a server that cannot, or whose
+    file has changed, sends it anew). Up to `attempts` requests in a row may bring nothing before it gives up.
+    """
+    if target.exists():
+        if sha1:
+            _compare(target, sha1, f"Remove it and run again to fetch it anew from {url}.")
+        return target
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UserError(f"cannot fetch '{url}': only http:// and https:// addresses are supported.")
+    part, note = target.with_name(target.name + ".part"), target.with_name(target.name + ".part.json")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        failures = 0
+        while True:
+            before = _length(part)
+            try:
+                if _fetch(url, part, note):
+                    break
+                problem = "the connection broke"
+            except urllib.error.HTTPError as error:
+                problem = f"the server answered {error.code} {error.reason}"
+                if error.code in HOPELESS:
+                    raise UserError(_gave_up(url, target, problem)) from error
+            except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+                problem = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+            failures = 0 if _length(part) > before else failures + 1
+            if failures >= attempts:
+                raise UserError(_gave_up(url, target, problem))
+            time.sleep(pause * 2 ** max(failures - 1, 0))
+        if sha1:
+            _check_part(part, note, sha1, url)
+        part.replace(target)
+        note.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write '{part}': {error.strerror or error}. Run again to continue.") from error
+    return target
+
+
+def need_space(folder: Path, size: int, what: str) -> None:
+    """Refuse before a disk is filled: `size` bytes and a little room must be free where `folder` lies."""
+    free = shutil.disk_usage(folder).free
+    if size + (64 << 20) > free:
+        raise UserError(
+            f"{what} needs {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': "
+            "make room or choose another --root."
+        )
+
+
+def _fetch(url: str, part: Path, note: Path) -> bool:
+    """One request for what is missing; True when the file is whole."""
+    from tqdm import tqdm
+
+    have, origin = _length(part), _read_note(note)
+    if origin is None or origin.url != url:
+        have = 0
+    headers = {"User-Agent": "depict", "Accept-Encoding": "identity"}
+    if have and origin:
+        headers["Range"] = f"bytes={have}-"
+        if origin.mark:
+            headers["If-Range"] = origin.mark
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not have:
+            raise
+        error.close()
+        if origin and origin.size == have:
+            return True
+        _forget(part, note)
+        return False
+    with answer:
+        start, total = _extent(answer)
+        if answer.status == 206 and (start != have or origin is None or total != origin.size):
+            _forget(part, note)  # not the rest of what we have: the next request asks for all of it
+            return False
+        if answer.status != 206:
+            have = 0
+        if total is not None:
+            need_space(part.parent, total - have, f"downloading '{part.name.removesuffix('.part')}'")
+        if have == 0:
+            part.write_bytes(b"")
+            write_json(note, asdict(_Origin(url, total, _mark(answer))))
+        bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.name.removesuffix(".part"))
+        with part.open("ab") as file, bar:
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                bar.update(len(chunk))
+    return total is None or have == total
+
+
+def _extent(answer: http.client.HTTPResponse) -> tuple[int, int | None]:
+    """First byte and total size that an answer speaks of."""
+    length = answer.headers.get("Content-Length", "")
+    if answer.status != 206:
+        return 0, int(length) if length.isdecimal() else None
+    unit, _, rest = answer.headers.get("Content-Range", "").partition(" ")
+    span, _, total = rest.partition("/")
+    first = span.partition("-")[0]
+    if unit != "bytes" or not first.isdecimal():
+        return -1, None
+    return int(first), int(total) if total.isdecimal() else None
+
+
+def _mark(answer: http.client.HTTPResponse) -> str | None:
+    etag = answer.headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else answer.headers.get("Last-Modified")
+
+
+def _read_note(note: Path) -> _Origin | None:
+    try:
+        return _Origin(**json.loads(note.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _length(part: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return part.stat().st_size
+    return 0
+
+
+def _forget(part: Path, note: Path) -> None:
+    part.unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
+
+
+def _gave_up(url: str, target: Path, problem: str) -> str:
+    return (
+        f"cannot fetch {url}: {problem}. Run again to continue, give a mirror with --source, "
+        f"or put the file at '{target}' yourself."
+    )
+
+
+def _check_part(part: Path, note: Path, sha1: str, url: str) -> None:
+    aside = part.with_name(part.name.removesuffix(".part") + ".corrupt")
+    try:
+        _compare(part, sha1, f"It is kept as '{aside.name}'; run again to fetch {url} anew.")
+    except UserError:
+        part.replace(aside)
+        note.unlink(missing_ok=True)
+        raise
+
+
+def _compare(path: Path, sha1: str, way_out: str) -> None:
+    from tqdm import tqdm
+
+    digest = hashlib.sha1(usedforsecurity=False)
+    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=f"checking {path.name}", leave=False)
+    with path.open("rb") as file, bar:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            bar.update(len(chunk))
+    if digest.hexdigest() != sha1:
+        raise UserError(f"'{path}' is not the published file: its SHA-1 is {digest.hexdigest()}, not {sha1}. {way_out}")

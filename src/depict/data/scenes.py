@@ -1,0 +1,123 @@
+"""`scenes`: a built-in data set of painted landscapes, made on the fly. Nothing is downloaded or stored.
+
+A picture depends on (seed, index) only: the same on every machine, in every process, at every resolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from depict.data.dataset import Dataset, Recipe
+from depict.data.scene_canvas import Canvas
+from depict.data.scene_land import FIELD, ROAD, paint_field, paint_mountains, paint_road, paint_sky, paint_water
+from depict.data.scene_things import paint_building, paint_car, paint_tree
+
+if TYPE_CHECKING:
+    import torch
+
+
+def render(seed: int, index: int, size: int | tuple[int, int] = 128) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Paint scene `index` of the series `seed`: image uint8 (H, W, 3) and labels uint8 (H, W)."""
+    height, width = (size, size) if isinstance(size, int) else size
+    rng = np.random.Generator(np.random.PCG64([seed, index]))
+    canvas = Canvas(rng, (height, width), horizon=rng.uniform(0.36, 0.54))
+    paint_sky(canvas)
+    if rng.random() < 0.7:
+        paint_mountains(canvas)
+    paint_field(canvas)
+    if rng.random() < 0.62:
+        paint_water(canvas)
+    road = paint_road(canvas) if rng.random() < 0.68 else None
+    for _, paint in sorted(_things(canvas, road), key=lambda thing: thing[0]):
+        paint()
+    return canvas.finish()
+
+
+def _things(
+    canvas: Canvas, road: Callable[[float], tuple[float, float]] | None
+) -> list[tuple[float, Callable[[], None]]]:
+    """What stands in the scene, as (foot, how to paint it): houses and trees on land, cars mostly on the road."""
+    rng, below = canvas.rng, 1 - canvas.horizon
+    ground = canvas.labels.copy()
+    things: list[tuple[float, Callable[[], None]]] = []
+
+    def stands_on(label: int, x: float, base: float) -> bool:
+        row, column = int(base * canvas.height), int(x * canvas.height)
+        return 0 <= column < canvas.width and row < canvas.height and ground[row, column] == label
+
+    def place(near: float, far: float, half: float) -> tuple[float, float] | None:
+        """A spot on dry land with room for a foot of that half width (times its scale)."""
+        for _ in range(8):
+            base = canvas.horizon + below * rng.uniform(far, near)
+            x, reach = rng.uniform(-0.02, 1.02) * canvas.aspect, half * canvas.scale(base)
+            if all(stands_on(FIELD, min(max(at, 0), canvas.aspect - 0.01), base) for at in (x - reach, x, x + reach)):
+                return x, base
+        return None
+
+    for _ in range(int(rng.random() * 3.5)):
+        if spot := place(0.45, 0.04, 0.18):
+            height = rng.uniform(0.55, 0.85) * canvas.scale(spot[1])
+            things.append((spot[1], partial(paint_building, canvas, *spot, height)))
+    for _ in range(1 + int(rng.random() * 4)):
+        if spot := place(0.85, 0.04, 0.02):
+            height = rng.uniform(0.5, 0.85) * canvas.scale(spot[1])
+            things.append((spot[1], partial(paint_tree, canvas, *spot, height)))
+    for _ in range(int(rng.random() * 4)):
+        base = canvas.horizon + below * rng.uniform(0.45, 0.95)
+        if road is not None and rng.random() < 0.8:
+            centre, half = road(base)
+            x = centre + half * 0.45 * (1 if rng.random() < 0.5 else -1)
+            if stands_on(ROAD, x, base):
+                height = half * rng.uniform(0.7, 0.9)
+                things.append((base, partial(paint_car, canvas, x, base, height, False)))
+        elif spot := place(0.95, 0.3, 0.1):
+            height = rng.uniform(0.26, 0.36) * canvas.scale(spot[1])
+            things.append((spot[1], partial(paint_car, canvas, *spot, height, True)))
+    return things
+
+
+class Scenes(Dataset):
+    """Eight classes of painted landscape; training and validation are different scenes of one series."""
+
+    name = "scenes"
+    classes = ("sky", "mountain", "field", "water", "road", "building", "tree", "car")
+    palette = (
+        (135, 190, 235),
+        (140, 120, 150),
+        (170, 200, 90),
+        (40, 100, 190),
+        (90, 90, 95),
+        (205, 120, 70),
+        (40, 125, 60),
+        (220, 50, 60),
+    )
+    recipe = Recipe(side=128, ratio=1.0, crop=128, stride=96, epochs=30, batch=16, lr=0.001)
+    images: ClassVar = {"train": 600, "val": 100}
+    first: ClassVar = {"train": 0, "val": 1_000_000}
+    seed = 0
+
+    def __init__(self, root: Path | None, split: str) -> None:
+        super().__init__(root, split)
+        self.size = self.recipe.side
+
+    def __len__(self) -> int:
+        return self.images[self.split]
+
+    def name_of(self, index: int) -> str:
+        """The split and the number of the scene."""
+        return f"{self.split}_{index:05d}"
+
+    def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Paint the sample: image uint8 (3, H, W), labels uint8 (H, W)."""
+        import torch
+
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        image, labels = render(self.seed, self.first[self.split] + index, self.size)
+        return torch.from_numpy(image).permute(2, 0, 1), torch.from_numpy(labels)
