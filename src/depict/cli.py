@@ -15,6 +15,7 @@ from depict.errors import UserError, unknown
 COMMANDS = {
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
+    "check": "what is wrong with a data set, before a training finds out",
 }
 
 USAGE = """usage: depict COMMAND [options]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from depict.data.dataset import IGNORE, Recipe
-from depict.data.pairs import FileDataset, Named, inner, named_files
+from depict.data.pairs import FileDataset, Named, inner, named_files, read_mask
 from depict.errors import UserError
 
 IMAGE, TRAIN_IDS, IDS = "_leftImg8bit", "_gtFine_labelTrainIds", "_gtFine_labelIds"
@@ -51,6 +51,6 @@ class Cityscapes(FileDataset):
             raise UserError(f"cannot list '{folder}': {error.strerror}. It needs {self.layout}.") from error
         return [pair for city in cities for pair in named_files(city, self.layout, ending)]
 
-    def decode(self, mask: np.ndarray, path: Path) -> np.ndarray:
+    def read_labels(self, path: Path) -> np.ndarray:
         """The file's name tells which of the two codes it is in."""
-        return self._look_up(mask, MEANING_OF_IDS if path.stem.endswith(IDS) else self.meaning, path)
+        return self.look_up(read_mask(path), MEANING_OF_IDS if path.stem.endswith(IDS) else self.meaning, path)

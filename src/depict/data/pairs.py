@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
+from depict.images import MAX_PIXELS, to_rgb
 
 if TYPE_CHECKING:
     import torch
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
-MAX_PIXELS = 178_956_970
-"""Larger pictures are refused before they are decoded (Pillow's own limit for decompression bombs)."""
 WRONG = 254
 """Stands in lookup tables for a mask value that means nothing; so 254 classes are the most."""
 
@@ -46,7 +45,7 @@ class FileDataset(Dataset):
     layout: str
     """What must lie under the root, for error messages."""
     meaning: tuple[int, ...]
-    """The label that mask value 0, 1, 2, ... stands for. 255 is always ignored, any further value an error."""
+    """The label that mask value 0, 1, 2, ... stands for. Further values are errors, but for 255, which is ignored."""
 
     def __init__(self, root: Path | None, split: str) -> None:
         super().__init__(root, split)
@@ -63,7 +62,7 @@ class FileDataset(Dataset):
         self._names = sorted(self._images)
         for name in self._names:
             if name not in self._masks:
-                self.problems.append(DataError(f"no mask for '{self._images[name]}'.", "missing"))
+                self.problems.append(self._missing(name))
         for name in sorted(self._masks.keys() - self._images.keys()):
             self.problems.append(DataError(f"no image for the mask '{self._masks[name]}'.", "extra"))
 
@@ -82,7 +81,7 @@ class FileDataset(Dataset):
         """Image and mask of a sample."""
         name = self._names[index]
         if name not in self._masks:
-            raise DataError(f"no mask for '{self._images[name]}'.", "missing")
+            raise self._missing(name)
         return self._images[name], self._masks[name]
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,35 +89,37 @@ class FileDataset(Dataset):
         import torch
 
         image_path, mask_path = self.paths(index)
-        image, labels = read_image(image_path), self.decode(read_mask(mask_path), mask_path)
+        image, labels = read_image(image_path), self.read_labels(mask_path)
         if image.shape[1:] != labels.shape:
             raise size_error(image_path, image.shape[:0:-1], mask_path, labels.shape[::-1])
         return image, torch.from_numpy(labels)
 
-    def decode(self, mask: np.ndarray, path: Path) -> np.ndarray:
-        """Mask values uint8 (H, W) to labels uint8 (H, W)."""
-        return self._look_up(mask, self.meaning, path)
+    def read_labels(self, path: Path) -> np.ndarray:
+        """A mask file as labels uint8 (H, W)."""
+        return self.look_up(read_mask(path), self.meaning, path)
 
-    def _look_up(self, mask: np.ndarray, meaning: tuple[int, ...], path: Path) -> np.ndarray:
+    def look_up(self, mask: np.ndarray, meaning: tuple[int, ...], path: Path) -> np.ndarray:
+        """Mask values uint8 (H, W) to labels uint8 (H, W); `path` is for errors."""
         if mask.ndim == 3:
-            raise DataError(
-                f"the mask '{path}' is a colour (RGB) picture where class indices were expected: "
-                "save it as an 8-bit greyscale or palette PNG.",
-                "format",
-            )
+            raise colour_error(path)
         table = np.full(256, WRONG, np.uint8)
-        table[: len(meaning)] = meaning
         table[IGNORE] = IGNORE
+        table[: len(meaning)] = meaning
         labels = table[mask]
         if (labels == WRONG).any():
             found = np.unique(mask[labels == WRONG], return_counts=True)
             listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
+            known = [value for value, label in enumerate(meaning) if label < WRONG]
             raise DataError(
-                f"the mask '{path}' holds {listed}; {self.name} has {len(self.classes)} classes "
-                f"in mask values up to {len(meaning) - 1}, and {IGNORE} for ignored pixels.",
+                f"the mask '{path}' holds {listed}; {self.name} has {len(self.classes)} classes, "
+                f"in mask values {known[0]} to {known[-1]}, and {IGNORE} for ignored pixels.",
                 "labels",
             )
         return labels
+
+    def _missing(self, name: str) -> DataError:
+        path = self._images[name]
+        return DataError(f"no mask for '{path}': add one of the same name, or remove the image.", "missing")
 
     def _unique(self, files: Iterable[Named]) -> dict[str, Path]:
         chosen: dict[str, Path] = {}
@@ -163,18 +164,22 @@ def read_image(path: Path) -> torch.Tensor:
         if image.format == "JPEG" and image.mode in ("RGB", "L"):
             data = torch.from_numpy(np.fromfile(path, np.uint8))
             return decode_jpeg(data, mode=ImageReadMode.RGB, apply_exif_orientation=True)
-        if image.mode[0] in "IF":
-            raise DataError(f"the image '{path}' has more than 8 bits per channel: convert it to 8 bits.", "format")
-        return torch.from_numpy(np.array(ImageOps.exif_transpose(image).convert("RGB"))).permute(2, 0, 1)
+        return torch.from_numpy(np.array(to_rgb(image))).permute(2, 0, 1)
 
 
-def read_mask(path: Path) -> np.ndarray:
-    """A mask file as it is: indices uint8 (H, W), or colours uint8 (H, W, 3)."""
+def read_mask(path: Path, colours: bool = False) -> np.ndarray:
+    """A mask file: indices uint8 (H, W), or colours uint8 (H, W, 3) of RGB (with `colours` also palette) files."""
     with opened(path) as image:
         check_mask(path, image)
-        if image.mode in ("L", "P"):
-            return np.array(image)
-        return np.array(image, np.uint8) if image.mode == "1" else np.array(image.convert("RGB"))
+        if image.mode in ("1", "L", "P") and not (colours and image.mode == "P"):
+            return np.array(image, np.uint8)
+        return np.array(image.convert("RGB"))
+
+
+def colour_error(path: Path, way_out: str = "") -> DataError:
+    """Colours where indices were expected."""
+    text = f"the mask '{path}' is a colour (RGB) picture where class indices were expected: save it as an 8-bit PNG"
+    return DataError(f"{text} of class indices{way_out}.", "format")
 
 
 def check_mask(path: Path, image: Image.Image) -> None:

@@ -1,0 +1,178 @@
+"""Anyone's own data: a folder of images and a folder of masks, matched by name.
+
+```
+DIR/images/*.jpg   DIR/masks/*.png          split 80:20 by a hash of the name, or
+DIR/images/train   DIR/images/val   ...     the split that is there, the same in both folders
+DIR/classes.yaml                            optional, see `ClassesFile`
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from depict.config import from_dict, read_yaml
+from depict.data import SPLITS
+from depict.data.dataset import IGNORE, Colour, Recipe, spread_palette
+from depict.data.pairs import WRONG, DataError, FileDataset, Named, colour_error, named_files, read_mask
+from depict.errors import UserError
+
+CLASSES = "classes.yaml"
+HELD_OUT = 0.2
+WAY_OUT = f", or give the colour of each class under 'colours' in {CLASSES}"
+
+
+@dataclass
+class ClassesFile:
+    """What `classes.yaml` may say."""
+
+    names: tuple[str, ...]
+    """Class names; the first is mask value 0, the next 1, and so on."""
+    colours: tuple[tuple[int, int, int], ...] | None = None
+    """RGB of each class, for pictures; with it masks may be colour pictures (RGB) in these colours."""
+    ignore: int | tuple[int, int, int] | None = None
+    """A further mask value (or colour) that is not to be learned, besides 255; `names` pass over it."""
+    colour_masks: bool = False
+    """Palette PNGs hold their colours too, not indices (RGB pictures are recognised without this)."""
+    images: str = "images"
+    """Folder of the images."""
+    masks: str = "masks"
+    """Folder of the masks."""
+
+
+class Folder(FileDataset):
+    """Classes come from `classes.yaml`; without it they are the values found in all the masks.
+
+    Then 255 is ignored, unless masks hold 0 and 255 alone: these are two classes.
+    """
+
+    name = "folder"
+    layout = "the folders 'images' and 'masks' (or others named in classes.yaml)"
+    recipe = Recipe(side=512, ratio=4, crop=512, stride=512, epochs=64, batch=8, lr=1e-3)
+
+    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
+        """List both folders, learn the classes, and make the split if there is none."""
+        if not root.is_dir():
+            raise UserError(f"'{root}' is not a folder; it needs {self.layout}.")
+        given = read_classes(root / CLASSES) if (root / CLASSES).exists() else None
+        images, masks = root / (given.images if given else "images"), root / (given.masks if given else "masks")
+        divided = any((images / part).is_dir() for part in SPLITS)
+        images_of = {part: named_files(images / part, self.layout) for part in (SPLITS if divided else ("",))}
+        masks_of = {part: named_files(masks / part, self.layout) for part in images_of}
+        if given:
+            self._declare(given)
+        else:
+            self._discover([path for files in masks_of.values() for _, path in files])
+        if divided:
+            return images_of[self.split], masks_of[self.split]
+        held_out = validation_names({name for name, _ in images_of[""]})
+        chosen = [
+            [(name, path) for name, path in files if (name in held_out) == (self.split == "val")]
+            for files in (images_of[""], masks_of[""])
+        ]
+        return chosen[0], chosen[1]
+
+    def read_labels(self, path: Path) -> np.ndarray:
+        """Indices, or colours where classes.yaml gives them."""
+        mask = read_mask(path, colours=self._colour_masks)
+        if mask.ndim == 2:
+            return self.look_up(mask, self.meaning, path)
+        if not self._coded:
+            raise colour_error(path, WAY_OUT)
+        codes = mask.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+        known = np.array(sorted(self._coded), np.int32)
+        place = np.searchsorted(known, codes).clip(max=len(known) - 1)
+        if (strange := known[place] != codes).any():
+            found = np.unique(codes[strange], return_counts=True)
+            listed = ", ".join(f"#{c:06x} ({n} pixels)" for c, n in list(zip(*found, strict=True))[:5])
+            raise DataError(f"the mask '{path}' holds the colours {listed}, which {CLASSES} does not name.", "labels")
+        return np.array([self._coded[code] for code in known.tolist()], np.uint8)[place]
+
+    def _declare(self, given: ClassesFile) -> None:
+        self.classes = given.names
+        self.palette = given.colours or spread_palette(len(given.names))
+        self._colour_masks = given.colour_masks
+        self._coded = {_code(colour): label for label, colour in enumerate(given.colours or ())}
+        if isinstance(given.ignore, tuple):
+            self._coded[_code(given.ignore)] = IGNORE
+        values = [value for value in range(256) if value != given.ignore][: len(given.names)]
+        self.meaning = _meaning(values, given.ignore if isinstance(given.ignore, int) else IGNORE)
+
+    def _discover(self, masks: list[Path]) -> None:
+        with ThreadPoolExecutor() as pool:
+            found = list(tqdm(pool.map(_values, masks), "finding classes", len(masks), delay=2, unit="mask"))
+        values = sorted(set[int]().union(*(item for item in found if isinstance(item, set))))
+        if values != [0, IGNORE]:
+            values = [value for value in values if value != IGNORE]
+        if not values:
+            raise next((item for item in found if isinstance(item, DataError)), UserError("no masks"))
+        self.classes = tuple(map(str, values))
+        self.palette = spread_palette(len(values))
+        self._colour_masks, self._coded = False, {}
+        self.meaning = _meaning(values)
+
+
+def read_classes(path: Path) -> ClassesFile:
+    """Read and check a `classes.yaml`."""
+    settings = read_yaml(path)
+    if "names" not in settings:
+        raise UserError(f"'{path}' does not say the 'names' of the classes.")
+    given = from_dict(ClassesFile, settings, f"'{path}'")
+    if not 1 <= len(given.names) <= WRONG or len(set(given.names)) < len(given.names):
+        raise UserError(f"'{path}' must give 1 to {WRONG} class names, each once, not {len(given.names)}.")
+    if given.colours is not None and len(given.colours) != len(given.names):
+        raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.colours)} colours.")
+    every = [*(given.colours or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
+    if len(set(every)) < len(every):
+        raise UserError(f"'{path}' gives one colour to two classes, or to a class and 'ignore'.")
+    if isinstance(given.ignore, int):
+        every.append((given.ignore,) * 3)
+    if any(not 0 <= part <= 255 for colour in every for part in colour):
+        raise UserError(f"'{path}' holds a colour or ignore value outside 0..255.")
+    if given.colour_masks and not given.colours:
+        raise UserError(f"'{path}' says colour_masks but gives no 'colours'.")
+    for folder in (given.images, given.masks):
+        if Path(folder).is_absolute() or ".." in Path(folder).parts:
+            raise UserError(f"'{path}' names the folder '{folder}', which is not inside '{path.parent}'.")
+    return given
+
+
+def validation_names(names: set[str]) -> set[str]:
+    """A fifth of the names, chosen by their hash: the same on every machine, and stable when files are added.
+
+    Both parts have at least one name if there are two.
+    """
+    rank = {name: int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64 for name in names}
+    if len(names) < 2:
+        return set()
+    ordered = sorted(names, key=lambda name: rank[name])
+    count = sum(value < HELD_OUT for value in rank.values())
+    return set(ordered[: min(max(count, 1), len(names) - 1)])
+
+
+def _values(path: Path) -> set[int] | DataError:
+    """The values in one mask; a broken one is left to be reported when it is read or checked."""
+    try:
+        mask = read_mask(path)
+    except DataError as error:
+        return error
+    if mask.ndim == 3:
+        return colour_error(path, WAY_OUT)
+    return set(np.flatnonzero(np.bincount(mask.ravel())).tolist())
+
+
+def _meaning(values: list[int], ignore: int = IGNORE) -> tuple[int, ...]:
+    """The label of every mask value: they count up along `values`."""
+    labels = {IGNORE: IGNORE, ignore: IGNORE, **{value: label for label, value in enumerate(values)}}
+    return tuple(labels.get(value, WRONG) for value in range(256))
+
+
+def _code(colour: Colour) -> int:
+    return colour[0] << 16 | colour[1] << 8 | colour[2]

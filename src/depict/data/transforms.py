@@ -1,0 +1,154 @@
+"""The published augmentation (FACTS 4), in its order, on uint8 tensors.
+
+Every draw comes from one generator per sample, seeded by (seed, epoch, index): what a sample looks like does not
+depend on which process makes it, or on what was made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as T
+
+from depict.bands import resized_size
+from depict.data.dataset import IGNORE
+
+FACTORS = (0.5, 2.0)
+CROP_TRIES = 10
+LARGEST_SHARE = 0.75
+
+
+def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """The source of every random choice about one sample in one epoch."""
+    return np.random.default_rng((seed, epoch, index))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """From a sample as read to a training example. `mean` and `std` are in units of 0..1."""
+
+    side: int
+    ratio: float
+    crop: tuple[int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(
+        self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Image uint8 (3, H, W), labels uint8 (H, W) -> float32 (3, h, w) normalised, uint8 (h, w); (h, w) = crop."""
+        image, labels = self.vary(image, labels, generator)
+        normalised = T.normalize(T.to_dtype(image, torch.float32, scale=True), list(self.mean), list(self.std))
+        padding = [0, 0, self.crop[1] - image.shape[2], self.crop[0] - image.shape[1]]
+        return T.pad(normalised, padding, fill=0), T.pad(labels[None], padding, fill=IGNORE)[0]
+
+    def vary(
+        self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """All that is random: size, crop, flip and colours. uint8 in, uint8 out, at most as large as the crop."""
+        factor = generator.uniform(*FACTORS)
+        size = resized_size(image.shape[1], image.shape[2], self.side, self.ratio, factor)
+        labels = resize_labels(labels, size)
+        top, left = choose_crop(labels, self.crop, generator)
+        window = (..., slice(top, top + self.crop[0]), slice(left, left + self.crop[1]))
+        image, labels = resize_image(image, size)[window], labels[window]
+        if generator.random() < 0.5:
+            image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
+        return distort_colours(image.contiguous(), generator), labels.contiguous()
+
+
+def resize_image(image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Bilinear on uint8 (3, H, W), without antialiasing."""
+    return T.resize(image, list(size), InterpolationMode.BILINEAR, antialias=False)
+
+
+def resize_labels(labels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Nearest on (H, W): pixel i comes from floor(i * old / new)."""
+    return T.resize(labels[None], list(size), InterpolationMode.NEAREST)[0]
+
+
+def choose_crop(labels: torch.Tensor, crop: tuple[int, int], generator: np.random.Generator) -> tuple[int, int]:
+    """Top and left of a crop with two classes or more, none of them over 75 %; the 11th try is taken untested."""
+    spare = (max(labels.shape[0] - crop[0], 0), max(labels.shape[1] - crop[1], 0))
+    if spare == (0, 0):
+        return spare
+    for _ in range(CROP_TRIES):
+        top, left = (int(generator.integers(0, room, endpoint=True)) for room in spare)
+        if is_varied(labels[top : top + crop[0], left : left + crop[1]]):
+            return top, left
+    return int(generator.integers(0, spare[0], endpoint=True)), int(generator.integers(0, spare[1], endpoint=True))
+
+
+def is_varied(labels: torch.Tensor) -> bool:
+    """At least two classes, the largest below 75 % of the pixels that are not ignored."""
+    counts = torch.bincount(labels.flatten(), minlength=256)[:IGNORE]
+    return int((counts > 0).sum()) >= 2 and bool(counts.max() < LARGEST_SHARE * counts.sum())
+
+
+def distort_colours(image: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+    """Photometric distortion of uint8 (3, H, W): each step with even odds, clipped to uint8 after each."""
+
+    def contrast(image: torch.Tensor) -> torch.Tensor:
+        return _clipped(image.float().mul_(generator.uniform(0.5, 1.5)))
+
+    def saturation(image: torch.Tensor) -> torch.Tensor:
+        return scale_saturation(image, generator.uniform(0.5, 1.5))
+
+    def hue(image: torch.Tensor) -> torch.Tensor:
+        return shift_hue(image, int(generator.integers(-18, 18)))
+
+    if generator.random() < 0.5:
+        image = _clipped(image.float().add_(generator.uniform(-32, 32)))
+    contrast_first = generator.random() < 0.5
+    steps: list[Callable[[torch.Tensor], torch.Tensor]] = [saturation, hue]
+    for step in [contrast, *steps] if contrast_first else [*steps, contrast]:
+        if generator.random() < 0.5:
+            image = step(image)
+    return image
+
+
+# The published code converts to OpenCV's uint8 HSV (hue in 180 steps of 2 degrees) and back. The two functions below
+# are the same maps of HSV in floating point without ever forming HSV, so they differ by its rounding only (a few
+# grey levels), and take a quarter of the time of torchvision's `adjust_hue`, which otherwise dominates loading.
+# torchvision's `adjust_saturation` is another thing: it blends with grey, which changes HSV's value too.
+
+
+def scale_saturation(image: torch.Tensor, factor: float) -> torch.Tensor:
+    """Multiply S of HSV, at most to 1, keeping H and V: every channel's distance to the largest is scaled."""
+    channels = image.float()
+    largest, smallest = _extremes(channels)
+    scale = (largest / (largest - smallest).clamp_min_(1)).clamp_max_(factor)
+    return _clipped((largest - (largest - channels) * scale).round_())
+
+
+def shift_hue(image: torch.Tensor, shift: int) -> torch.Tensor:
+    """Add `shift` * 2 degrees (-30 <= shift <= 30) to H of HSV, keeping S and V."""
+    channels = image.float()
+    red, green, blue = channels
+    largest, smallest = _extremes(channels)
+    chroma = largest - smallest
+    per_chroma = chroma.clamp_min(1).reciprocal_()
+    # Hue in sextants, -1..5: red at 0, green at 2, blue at 4.
+    hue = torch.where(
+        largest == red,
+        (green - blue).mul_(per_chroma),
+        torch.where(largest == green, (blue - red).mul_(per_chroma).add_(2), (red - green).mul_(per_chroma).add_(4)),
+    ).add_(shift / 30)
+    for centre, channel in zip((0, 2, 4), channels, strict=True):
+        # A channel is full within one sextant of its centre and falls to the smallest value over the next.
+        distance = (hue - centre).abs_().sub_(3).abs_().neg_().add_(3)
+        torch.addcmul(largest, distance.sub_(1).clamp_(0, 1), chroma, value=-1, out=channel)
+    return _clipped(channels.round_())
+
+
+def _extremes(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    red, green, blue = channels
+    return torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
+
+
+def _clipped(channels: torch.Tensor) -> torch.Tensor:
+    return channels.clamp_(0, 255).to(torch.uint8)
