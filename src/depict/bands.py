@@ -55,16 +55,15 @@ class AxisMap:
         return used, matrix
 
 
-def bilinear(inputs: int, outputs: int) -> AxisMap:
+def bilinear(inputs: int, outputs: int, dtype: type[np.floating] = np.float32) -> AxisMap:
     """Bilinear interpolation of one axis, align_corners=False, no antialiasing.
 
-    Positions are rounded in float32 in torch's order, so that the result is torch's and not only close to it.
+    Positions are rounded as torch rounds them for tensors of this dtype, so that the result is torch's, not only close.
     """
-    step = np.float32(inputs) / np.float32(outputs)
-    position = step * (np.arange(outputs, dtype=np.float32) + np.float32(0.5)) - np.float32(0.5)
-    position = np.clip(position, 0, inputs - 1)
+    step = dtype(inputs) / dtype(outputs)
+    position = np.clip(step * (np.arange(outputs, dtype=dtype) + dtype(0.5)) - dtype(0.5), 0, inputs - 1)
     low = position.astype(np.int64)
-    share = position - low.astype(np.float32)
+    share = position - low.astype(dtype)
     high = np.minimum(low + 1, inputs - 1)
     return AxisMap(np.stack([low, high], 1), np.stack([1 - share, share], 1))
 
