@@ -11,9 +11,10 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, Union
+from typing import Annotated, Any, TypeVar, Union
 
 import yaml
+from tyro.conf import arg
 
 from depict.errors import UserError, unknown
 from depict.files import atomic_path
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class EncoderConfig:
     """The ViT that turns an image into embeddings Z0."""
 
-    name: str = "vit_small_patch16_384"
+    name: Annotated[str, arg(aliases=["--encoder"])] = "vit_small_patch16_384"
     """Any plain ViT of timm, by its timm name."""
     pretrained: bool | str = True
     """True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights."""
@@ -45,7 +46,7 @@ class EncoderConfig:
 class DecoderConfig:
     """The head that turns embeddings into masks. Options left at None are the decoder's own defaults."""
 
-    name: str = "depict_sa"
+    name: Annotated[str, arg(aliases=["--decoder"])] = "depict_sa"
     """depict_sa, depict_ca, segmenter, linear or ablation."""
     layers: int | None = None
     """Number of layers (of MSSA layers for depict_ca)."""
@@ -76,9 +77,9 @@ class DecoderConfig:
 class DataConfig:
     """The images and masks."""
 
-    name: str | None = None
+    name: Annotated[str | None, arg(aliases=["--data"])] = None
     """scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
-    root: Path | None = None
+    root: Annotated[Path | None, arg(aliases=["--root"])] = None
     """Where the data set lies (`scenes` is generated and needs none)."""
     side: int | None = None
     """Short edge of the box that images are resized into, before the random factor."""

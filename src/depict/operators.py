@@ -85,8 +85,10 @@ class SubspaceAttention(nn.Module):
             raise UserError(f"dropout must be in [0, 1), not {dropout}.")
         self.heads = heads
         self.dropout = dropout
-        self.P = nn.Parameter(dim**-0.5 * torch.randn(heads * head_dim, dim))
-        self.step_size = nn.Parameter(torch.randn(1))
+        self.P = nn.Parameter(torch.empty(heads * head_dim, dim))
+        self.step_size = nn.Parameter(torch.empty(1))
+        normal_(self.P, dim**-0.5)
+        normal_(self.step_size, 1.0)
 
     @property
     def active_dropout(self) -> float:
@@ -127,6 +129,12 @@ class MSCA(SubspaceAttention):
         """The same step by the explicit path, and the attention (..., heads, C, N)."""
         update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
+
+
+def normal_(tensor: Tensor, std: float) -> None:
+    """Fill with N(0, std^2). Meta tensors have nothing to fill, and torch would load its compiler to do so."""
+    if not tensor.is_meta:
+        nn.init.normal_(tensor, std=std)
 
 
 def _project(X: Tensor, P: Tensor, heads: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from depict.decoders.base import Decoder, Grid, JointDecoder, Trace
 from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, initialise
 from depict.errors import UserError
+from depict.operators import normal_
 
 
 class MaskTransformer(JointDecoder):
@@ -22,8 +23,10 @@ class MaskTransformer(JointDecoder):
             blocks += [MHSABlock(dim, heads, dropout), MLPBlock(dim, dropout)]
         super().__init__(dim, num_classes, blocks)
         self.proj_in = nn.Linear(dim, dim)
-        self.proj_patches = nn.Parameter(dim**-0.5 * torch.randn(dim, dim))
-        self.proj_classes = nn.Parameter(dim**-0.5 * torch.randn(dim, dim))
+        self.proj_patches = nn.Parameter(torch.empty(dim, dim))
+        self.proj_classes = nn.Parameter(torch.empty(dim, dim))
+        normal_(self.proj_patches, dim**-0.5)
+        normal_(self.proj_classes, dim**-0.5)
         initialise(self)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
