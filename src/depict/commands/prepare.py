@@ -34,22 +34,38 @@ def main(dataset: tyro.conf.Positional[Name], root: Path, source: str | None = N
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder '{root}': {error.strerror}. Choose another --root.") from error
+    if _fault(dataset, root) is None:
+        print(f"{dataset} was prepared already in '{root}'.")
+        return 0
     if dataset == "ade20k":
-        did = _archives(root, source, sources.ADE20K)
+        _unpack(root, source, sources.ADE20K)
     elif dataset == "cityscapes":
-        did = _archives(root, source, *sources.CITYSCAPES)
+        _unpack(root, source, *sources.CITYSCAPES)
     elif dataset == "camvid":
-        did = _archives(root, source, sources.CAMVID)
+        _unpack(root, source, sources.CAMVID)
     else:
-        did = _archives(root, source, sources.VOC_IMAGES)
-        did |= _context_masks(root, source, trust_pickle)
-    state = "is ready" if did else "was prepared already"
-    print(f"{dataset} {state} in '{root}'. Look it over with: depict check --data {dataset} --root {root}")
+        _unpack(root, source, sources.VOC_IMAGES)
+        _make_context_masks(root, source, trust_pickle)
+    if fault := _fault(dataset, root):
+        raise UserError(f"{dataset} is there but not whole: {fault} Move its folder out of '{root}' and run again.")
+    print(f"{dataset} is ready in '{root}'. Look it over with: depict check --data {dataset} --root '{root}'")
     return 0
 
 
-def _archives(root: Path, mirror: str | None, *archives: Source) -> bool:
-    """Get and unpack what is not there yet; whether there was anything to do."""
+def _fault(dataset: str, root: Path) -> str | None:
+    """Why the data set cannot be opened; None when it can."""
+    from depict.data import SPLITS, create_dataset
+
+    try:
+        for split in SPLITS:
+            create_dataset(dataset, root, split)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
+    """Get and unpack what is not there yet."""
     from depict.data.unpack import unpack
 
     missing = [a for a in archives if not all((root / place).is_dir() for place in a.folders.values())]
@@ -61,16 +77,13 @@ def _archives(root: Path, mirror: str | None, *archives: Source) -> bool:
         unpack(path, root, archive.folders)
         if fetched:
             path.unlink()
-    return bool(missing)
 
 
-def _context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> bool:
-    """Make the masks of Pascal Context, unless they are there."""
-    from depict.data.pascal_context_masks import LISTS, MASKS, convert_annotations, convert_pickles
+def _make_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> None:
+    """Make the masks and lists of Pascal Context."""
+    from depict.data.pascal_context_masks import convert_annotations, convert_pickles
 
     voc = root / sources.VOC
-    if (voc / MASKS).is_dir() and all((voc / LISTS / f"{split}.txt").is_file() for split in ("train", "val")):
-        return False
     if trust_pickle:
         files = [_get(root, mirror, pickled) for pickled in sources.CONTEXT_PICKLES]
         convert_pickles(files[0][0], files[1][0], voc)
@@ -80,7 +93,6 @@ def _context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> bool:
     for path, fetched in files:
         if fetched:
             path.unlink()
-    return True
 
 
 def _get(root: Path, mirror: str | None, source: Source) -> tuple[Path, bool]:

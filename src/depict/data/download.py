@@ -10,6 +10,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,11 +120,20 @@ def _fetch(url: str, part: Path, note: Path) -> bool:
             write_json(note, asdict(_Origin(url, total, _mark(answer))))
         bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.name.removesuffix(".part"))
         with part.open("ab") as file, bar:
-            while chunk := answer.read(CHUNK):
+            for chunk in _chunks(answer):
                 file.write(chunk)
                 have += len(chunk)
                 bar.update(len(chunk))
     return total is None or have == total
+
+
+def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body, piece by piece; whatever goes wrong here is the network's fault, not the disk's."""
+    try:
+        while chunk := answer.read(CHUNK):
+            yield chunk
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
 
 
 def _extent(answer: http.client.HTTPResponse) -> tuple[int, int | None]:

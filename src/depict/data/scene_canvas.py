@@ -19,13 +19,13 @@ Box = tuple[slice, slice]
 _SKIES = {
     "noon": ((0.22, 0.45, 0.82), (0.68, 0.83, 0.96), (0.78, 0.74, 0.66), (0.42, 0.46, 0.53), 0.40),
     "golden": ((0.36, 0.48, 0.72), (1.00, 0.78, 0.48), (0.92, 0.62, 0.32), (0.40, 0.37, 0.42), 0.50),
-    "sunset": ((0.27, 0.20, 0.44), (0.99, 0.47, 0.28), (0.85, 0.40, 0.24), (0.36, 0.27, 0.36), 0.50),
-    "dawn": ((0.45, 0.55, 0.72), (0.98, 0.76, 0.76), (0.62, 0.46, 0.46), (0.42, 0.40, 0.50), 0.65),
-    "dusk": ((0.12, 0.14, 0.34), (0.56, 0.38, 0.56), (0.32, 0.26, 0.42), (0.27, 0.26, 0.42), 0.45),
-    "night": ((0.03, 0.05, 0.14), (0.11, 0.17, 0.32), (0.22, 0.27, 0.38), (0.15, 0.19, 0.31), 0.30),
+    "sunset": ((0.27, 0.20, 0.44), (0.99, 0.47, 0.28), (0.85, 0.40, 0.24), (0.38, 0.30, 0.36), 0.40),
+    "dawn": ((0.45, 0.55, 0.72), (0.98, 0.76, 0.76), (0.62, 0.46, 0.46), (0.44, 0.42, 0.50), 0.50),
+    "dusk": ((0.12, 0.14, 0.34), (0.56, 0.38, 0.56), (0.34, 0.28, 0.42), (0.34, 0.33, 0.46), 0.40),
+    "night": ((0.03, 0.05, 0.14), (0.11, 0.17, 0.32), (0.28, 0.32, 0.42), (0.24, 0.28, 0.38), 0.25),
     "overcast": ((0.60, 0.63, 0.68), (0.80, 0.82, 0.84), (0.26, 0.26, 0.26), (0.58, 0.59, 0.62), 0.50),
     "storm": ((0.22, 0.26, 0.32), (0.55, 0.57, 0.52), (0.26, 0.27, 0.25), (0.42, 0.45, 0.47), 0.45),
-    "mist": ((0.72, 0.76, 0.78), (0.88, 0.87, 0.84), (0.25, 0.24, 0.22), (0.58, 0.59, 0.60), 0.80),
+    "mist": ((0.72, 0.76, 0.78), (0.88, 0.87, 0.84), (0.25, 0.24, 0.22), (0.58, 0.59, 0.60), 0.70),
     "verdigris": ((0.20, 0.44, 0.46), (0.78, 0.86, 0.66), (0.58, 0.58, 0.42), (0.38, 0.44, 0.42), 0.50),
 }
 
@@ -56,12 +56,13 @@ class Light:
 
 def choose_light(rng: np.random.Generator, aspect: float, horizon: float) -> Light:
     """Draw the hour and weather, between two of the skies above so that no two pictures share one."""
-    names = list(_SKIES)
+    names = [*_SKIES, "noon", "noon", "noon", "golden", "verdigris"]  # most pictures are taken by day
     first, second = (names[int(rng.random() * len(names))] for _ in range(2))
     part = 0.35 * rng.random()
     values = [np.asarray(a, np.float32) * (1 - part) + np.asarray(b, np.float32) * part
               for a, b in zip(_SKIES[first], _SKIES[second], strict=True)]  # fmt: skip
     zenith, low, direct, ambient, haze = values
+    direct, ambient = (light + 0.35 * (light.mean() - light) for light in (direct, ambient))
     sun = (aspect * rng.uniform(0.08, 0.92), horizon * rng.uniform(0.1, 0.85))
     side = 1.0 if sun[0] > aspect / 2 else -1.0
     return Light(first, zenith, low, direct, ambient, float(haze), side, sun)
@@ -85,8 +86,9 @@ class Canvas:
         self.image = np.zeros((self.height, self.width, 3), np.float32)
         self.labels = np.zeros((self.height, self.width), np.uint8)
         self.light = choose_light(rng, self.aspect, horizon)
-        # All texture is cut from one sheet of white noise: drawing it once is what makes a picture cheap.
-        self.sheet = rng.random((256, 256), dtype=np.float32)
+        # All texture is cut from one sheet of white noise, twice as large as its period so that any cut fits:
+        # drawing it once is what makes a picture cheap.
+        self.sheet = np.tile(rng.random((256, 256), dtype=np.float32), (2, 2))
 
     @property
     def whole(self) -> Box:
@@ -129,13 +131,13 @@ class Canvas:
         """Smooth noise (h, w) in 0..1: `cells` per unit of height, `stretch` times wider than high, halved octaves."""
         height, width = box[0].stop - box[0].start, box[1].stop - box[1].start
         total, weight = np.zeros((height, width), np.float32), 0.0
-        if height == 0 or width == 0:
-            return total
         for octave in range(octaves):
+            top, left = (self.rng.random(2) * 256).astype(int)
+            if total.size == 0:
+                continue
             frequency = cells * 2**octave
             rows = min(max(round(height / self.height * frequency), 1) + 3, 256)
             columns = min(max(round(width / self.height * frequency / stretch), 1) + 3, 256)
-            top, left = (int(self.rng.random() * (256 - n + 1)) for n in (rows, columns))
             patch = Image.fromarray(self.sheet[top : top + rows, left : left + columns])
             inner = (1.0, 1.0, columns - 1.0, rows - 1.0)
             total += np.asarray(patch.resize((width, height), Image.Resampling.BICUBIC, inner)) * 0.5**octave

@@ -13,14 +13,14 @@ from depict.data.scene_canvas import Array, Canvas, colours
 
 SKY, MOUNTAIN, FIELD, WATER, ROAD, BUILDING, TREE, CAR = range(8)
 
-_MOUNTAINS = colours("757585 7a6b66 6b6185 8f756b 5c6680")
-_FIELDS = colours("709938 618538 bda34c 99944c 8f6b47 a8a86b")
-_WATERS = colours("1f5794 1f6b85 386b75 4275a3 4c6670")
-_ROADS = colours("66666b 47474f 85807a 8f7057 5c6170")
+_MOUNTAINS = colours("757585 6b6b80 6b6185 87757a 5c6680")
+_FIELDS = colours("709938 7aa33d 618538 bda34c 99944c 946e42")
+_WATERS = colours("1a5799 1a6b8a 2e6b7d 3d75ab 426b7d")
+_ROADS = colours("66666b 47474f 7d7a78 57575e 8a7057")
 _FLOWERS = colours("f2d94d e66673 f2f2f2")
 
 
-def pick(rng: np.random.Generator, palette: Array, jitter: float = 0.07) -> Array:
+def pick(rng: np.random.Generator, palette: Array, jitter: float = 0.05) -> Array:
     """One colour (3,) of a palette, a little off."""
     colour = palette[int(rng.random() * len(palette))]
     return np.clip(colour + rng.uniform(-jitter, jitter, 3), 0.02, 1).astype(np.float32)

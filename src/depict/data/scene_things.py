@@ -10,10 +10,10 @@ import numpy as np
 from depict.data.scene_canvas import Canvas, colours
 from depict.data.scene_land import BUILDING, CAR, TREE, pick
 
-_WALLS = colours("e6dbcc dbb885 a85742 9e9999 d19985 8f9eb2")
-_ROOFS = colours("94422e 574c57 754c38")
-_LEAVES = colours("2e6624 1f522e 427024 1f5c42 a8611f 8f3d24")
-_PAINTS = colours("cc1a1a 1a339e ededf0 24242b eba814 147570 9ea3ad")
+_WALLS = colours("ebdfcc e0bd87 b35942 ada39e db9e85 d6cfc7")
+_ROOFS = colours("9e422b 8a4a36 61545c")
+_LEAVES = colours("2b6624 1c522b 3d6b21 1f5c3d 2e5c1f a85c1f 8f3d24")
+_PAINTS = colours("d41717 1736ad f0f0f2 24242b f2ab0d 0f7d78 b8141f")
 
 
 def paint_building(canvas: Canvas, x: float, base: float, height: float) -> None:

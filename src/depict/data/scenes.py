@@ -21,6 +21,9 @@ from depict.data.scene_things import paint_building, paint_car, paint_tree
 if TYPE_CHECKING:
     import torch
 
+Thing = tuple[float, np.random.Generator, Callable[[], None]]
+"""The height of its foot, its own random numbers, how to paint it."""
+
 
 def render(seed: int, index: int, size: int | tuple[int, int] = 128) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Paint scene `index` of the series `seed`: image uint8 (H, W, 3) and labels uint8 (H, W)."""
@@ -34,18 +37,23 @@ def render(seed: int, index: int, size: int | tuple[int, int] = 128) -> tuple[ND
     if rng.random() < 0.62:
         paint_water(canvas)
     road = paint_road(canvas) if rng.random() < 0.68 else None
-    for _, paint in sorted(_things(canvas, road), key=lambda thing: thing[0]):
+    for _, stream, paint in sorted(_things(canvas, road), key=lambda thing: thing[0]):
+        canvas.rng = stream
         paint()
+    canvas.rng = rng
     return canvas.finish()
 
 
-def _things(
-    canvas: Canvas, road: Callable[[float], tuple[float, float]] | None
-) -> list[tuple[float, Callable[[], None]]]:
-    """What stands in the scene, as (foot, how to paint it): houses and trees on land, cars mostly on the road."""
+def _things(canvas: Canvas, road: Callable[[float], tuple[float, float]] | None) -> list[Thing]:
+    """What stands in the scene: houses and trees on land, cars mostly on the road.
+
+    As many random numbers are drawn whether or not there is room, and each thing has its own, so that a thing that
+    just fits at one resolution and not at another changes nothing else.
+    """
     rng, below = canvas.rng, 1 - canvas.horizon
     ground = canvas.labels.copy()
-    things: list[tuple[float, Callable[[], None]]] = []
+    streams = iter(rng.spawn(10))
+    things: list[Thing] = []
 
     def stands_on(label: int, x: float, base: float) -> bool:
         row, column = int(base * canvas.height), int(x * canvas.height)
@@ -53,32 +61,33 @@ def _things(
 
     def place(near: float, far: float, half: float) -> tuple[float, float] | None:
         """A spot on dry land with room for a foot of that half width (times its scale)."""
-        for _ in range(8):
-            base = canvas.horizon + below * rng.uniform(far, near)
-            x, reach = rng.uniform(-0.02, 1.02) * canvas.aspect, half * canvas.scale(base)
-            if all(stands_on(FIELD, min(max(at, 0), canvas.aspect - 0.01), base) for at in (x - reach, x, x + reach)):
+        for u, v in rng.random((8, 2)):
+            x, base = (1.04 * u - 0.02) * canvas.aspect, canvas.horizon + below * (far + (near - far) * v)
+            feet = (x + side * half * canvas.scale(base) for side in (-1, 0, 1))
+            if all(stands_on(FIELD, min(max(foot, 0), canvas.aspect - 0.01), base) for foot in feet):
                 return x, base
         return None
 
     for _ in range(int(rng.random() * 3.5)):
+        size, stream = rng.uniform(0.55, 0.85), next(streams)
         if spot := place(0.45, 0.04, 0.18):
-            height = rng.uniform(0.55, 0.85) * canvas.scale(spot[1])
-            things.append((spot[1], partial(paint_building, canvas, *spot, height)))
+            things.append((spot[1], stream, partial(paint_building, canvas, *spot, size * canvas.scale(spot[1]))))
     for _ in range(1 + int(rng.random() * 4)):
+        size, stream = rng.uniform(0.5, 0.85), next(streams)
         if spot := place(0.85, 0.04, 0.02):
-            height = rng.uniform(0.5, 0.85) * canvas.scale(spot[1])
-            things.append((spot[1], partial(paint_tree, canvas, *spot, height)))
+            things.append((spot[1], stream, partial(paint_tree, canvas, *spot, size * canvas.scale(spot[1]))))
     for _ in range(int(rng.random() * 4)):
+        on_road, size, lane, stream = rng.random() < 0.8, rng.random(), rng.random() < 0.5, next(streams)
         base = canvas.horizon + below * rng.uniform(0.45, 0.95)
-        if road is not None and rng.random() < 0.8:
+        spot = place(0.95, 0.3, 0.1)
+        if road is not None and on_road:
             centre, half = road(base)
-            x = centre + half * 0.45 * (1 if rng.random() < 0.5 else -1)
+            x = centre + half * (0.45 if lane else -0.45)
             if stands_on(ROAD, x, base):
-                height = half * rng.uniform(0.7, 0.9)
-                things.append((base, partial(paint_car, canvas, x, base, height, False)))
-        elif spot := place(0.95, 0.3, 0.1):
-            height = rng.uniform(0.26, 0.36) * canvas.scale(spot[1])
-            things.append((spot[1], partial(paint_car, canvas, *spot, height, True)))
+                things.append((base, stream, partial(paint_car, canvas, x, base, half * (0.7 + 0.2 * size), False)))
+        elif spot:
+            height = (0.26 + 0.1 * size) * canvas.scale(spot[1])
+            things.append((spot[1], stream, partial(paint_car, canvas, *spot, height, True)))
     return things
 
 
