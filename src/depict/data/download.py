@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import shutil
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -64,7 +65,9 @@ def download(url: str, target: Path, sha1: str | None = None, *, attempts: int =
             failures = 0 if _length(part) > before else failures + 1
             if failures >= attempts:
                 raise UserError(_gave_up(url, target, problem))
-            time.sleep(pause * 2 ** max(failures - 1, 0))
+            wait = pause * 2 ** max(failures - 1, 0)
+            print(f"{target.name}: {problem}; trying again in {wait:.0f} s", file=sys.stderr)
+            time.sleep(wait)
         if sha1:
             _check_part(part, note, sha1, url)
         part.replace(target)
