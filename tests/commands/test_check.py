@@ -1,0 +1,67 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from depict.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten pairs of 24x16 pixels, two classes."""
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    generator = np.random.default_rng(0)
+    for index in range(10):
+        Image.fromarray(generator.integers(0, 256, (16, 24, 3), np.uint8)).save(tmp_path / "images" / f"{index}.jpg")
+        Image.fromarray(np.tile(np.arange(24, dtype=np.uint8) // 12, (16, 1))).save(tmp_path / "masks" / f"{index}.png")
+    (tmp_path / "classes.yaml").write_text("names: [left, right]\n")
+    return tmp_path
+
+
+def test_a_sound_set_is_reported_and_drawn(folder, capsys):
+    out, show = folder / "out" / "report.json", folder / "out" / "show.png"
+    arguments = ["check", "--data", "folder", "--root", str(folder), "--json", str(out), "--show", str(show)]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "folder, train" in text and "folder, val" in text
+    assert "ready for training" in text
+    report = json.loads(out.read_text())
+    assert report["trainable"] is True
+    assert sum(split["samples"] for split in report["splits"]) == 10
+    assert [c["pixels"] for c in report["splits"][0]["classes"]] == [16 * 12 * report["splits"][0]["samples"]] * 2
+    with Image.open(show) as picture:
+        assert picture.format == "PNG"
+
+
+def test_a_set_that_would_stop_a_training_exits_with_one(folder, capsys):
+    (folder / "masks" / "3.png").unlink()
+    show = folder / "show.png"
+    assert main(["check", "--data", "folder", "--root", str(folder), "--show", str(show)]) == 1
+    text = capsys.readouterr().out
+    assert f"no mask for '{folder / 'images' / '3.jpg'}'" in text
+    assert "training would fail" in text
+    assert not show.exists()
+
+
+def test_one_split_alone_can_be_read(folder, capsys):
+    assert main(["check", "--data", "folder", "--root", str(folder), "--split", "val"]) == 0
+    text = capsys.readouterr().out
+    assert "folder, val" in text
+    assert "folder, train" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "citiscapes", "--root", "."], "unknown data set 'citiscapes'. Did you mean 'cityscapes'?"),
+        (["--data", "camvid"], "camvid needs the folder it lies in: --root DIR"),
+        (["--data", "camvid", "--root", "no/such/folder"], "cannot list 'no/such/folder/train'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_two(arguments, message, capsys):
+    assert main(["check", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

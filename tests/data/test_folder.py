@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layouts import folder, picture, save, stripes
+from PIL import Image
+
+from depict.data import create_dataset
+from depict.data.folder import validation_names
+from depict.errors import UserError
+
+NAMES = [f"photo {i}" for i in range(20)]
+
+
+def test_classes_are_found_in_the_masks_when_nothing_names_them(tmp_path):
+    dataset = create_dataset("folder", folder(tmp_path, NAMES, [3, 7, 255]), "train")
+    assert dataset.classes == ("3", "7")
+    assert sorted(dataset.read(0)[1].unique().tolist()) == [0, 1, 255]
+
+
+def test_black_and_white_masks_are_two_classes(tmp_path):
+    dataset = create_dataset("folder", folder(tmp_path, NAMES, [0, 255]), "val")
+    assert dataset.classes == ("0", "255")
+    assert sorted(dataset.read(0)[1].unique().tolist()) == [0, 1]
+
+
+def test_the_split_is_whole_stable_and_without_overlap(tmp_path):
+    folder(tmp_path, NAMES, [0, 1])
+    train, val = (create_dataset("folder", tmp_path, split) for split in ("train", "val"))
+    names = [{d.name_of(i) for i in range(len(d))} for d in (train, val)]
+    assert names[0] | names[1] == set(NAMES)
+    assert not names[0] & names[1]
+    assert names[1] == {"photo 12", "photo 16", "photo 18", "photo 9"}
+
+
+@given(st.sets(st.text(min_size=1, max_size=8), min_size=2, max_size=60))
+def test_both_parts_of_any_split_have_something(names):
+    held_out = validation_names(names)
+    assert 1 <= len(held_out) < len(names)
+    assert held_out < names
+
+
+@given(st.sets(st.text(min_size=1, max_size=8), min_size=30, max_size=60), st.text(min_size=9, max_size=10))
+def test_a_new_image_moves_no_other_to_the_other_side(names, new):
+    before, after = validation_names(names), validation_names(names | {new})
+    assert after - {new} == before or len(before) in (1, len(names) - 1)
+
+
+def test_subfolders_are_the_split_if_there(tmp_path):
+    for part, count in (("train", 3), ("val", 2)):
+        for i in range(count):
+            save(tmp_path / "images" / part / f"{i}.jpg", picture())
+            save(tmp_path / "masks" / part / f"{i}.png", stripes([0, 1]))
+    assert [len(create_dataset("folder", tmp_path, split)) for split in ("train", "val")] == [3, 2]
+
+
+def test_classes_yaml_names_classes_folders_and_the_ignored_value(tmp_path):
+    for name in NAMES:
+        save(tmp_path / "photos" / f"{name}.webp", picture())
+        save(tmp_path / "labels" / f"{name}.png", stripes([0, 1, 2, 255]))
+    (tmp_path / "classes.yaml").write_text("names: [road, sky]\nignore: 0\nimages: photos\nmasks: labels\n")
+    dataset = create_dataset("folder", tmp_path, "train")
+    assert dataset.classes == ("road", "sky")
+    assert dataset.read(0)[1][0, ::4].tolist() == [255, 0, 1, 255]
+
+
+COLOURS = {"names": "[road, sky]", "colours": "[[128, 0, 0], [0, 0, 255]]", "ignore": "[0, 0, 0]"}
+
+
+def colour_folder(root, stripe_colours):
+    for i, name in enumerate(NAMES):
+        save(root / "images" / f"{name}.jpg", picture(seed=i))
+        mask = np.array(stripe_colours, np.uint8)[stripes(list(range(len(stripe_colours))))]
+        save(root / "masks" / f"{name}.png", mask)
+    (root / "classes.yaml").write_text("\n".join(f"{k}: {v}" for k, v in COLOURS.items()))
+    return root
+
+
+def test_colour_masks_are_read_by_their_colours(tmp_path):
+    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0), (0, 0, 0), (0, 0, 255)])
+    dataset = create_dataset("folder", root, "train")
+    assert dataset.palette == ((128, 0, 0), (0, 0, 255))
+    assert dataset.read(0)[1][0, ::4].tolist() == [1, 0, 255, 1]
+
+
+def test_palette_masks_hold_indices_unless_told_otherwise(tmp_path):
+    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
+    mask = Image.fromarray(stripes([0, 1])).convert("P")
+    mask.putpalette([0, 0, 255, 128, 0, 0])
+    for name in NAMES:
+        mask.save(root / "masks" / f"{name}.png")
+    assert create_dataset("folder", root, "train").read(0)[1][0, ::8].tolist() == [0, 1]
+    with (root / "classes.yaml").open("a") as file:
+        file.write("\ncolour_masks: true\n")
+    assert create_dataset("folder", root, "train").read(0)[1][0, ::8].tolist() == [1, 0]
+
+
+def test_a_colour_that_nobody_named_is_reported(tmp_path):
+    dataset = create_dataset("folder", colour_folder(tmp_path, [(1, 2, 3), (128, 0, 0)]), "train")
+    with pytest.raises(UserError, match=r"holds the colours #010203 \(96 pixels\), which classes.yaml does not name"):
+        dataset.read(0)
+
+
+def test_colour_masks_without_colours_say_what_to_do(tmp_path):
+    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
+    (root / "classes.yaml").unlink()
+    with pytest.raises(UserError, match=r"photo 0.png' is a colour \(RGB\) picture .* 'colours' in classes.yaml"):
+        create_dataset("folder", root, "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("namse: [a]", "does not say the 'names'"),
+        ("names: [a]\ncolors: [[1, 2, 3]]", "unknown setting .* 'colors'. Did you mean 'colours'"),
+        ("names: [a, a]", "each once"),
+        ("names: []", "1 to 254 class names"),
+        ("names: [yes, no]", "is not of type"),
+        ("names: [a, b]\ncolours: [[1, 2, 3]]", "2 names but 1 colours"),
+        ("names: [a, b]\ncolours: [[1, 2, 3], [1, 2, 3]]", "one colour to two classes"),
+        ("names: [a]\ncolours: [[1, 2, 300]]", "outside 0..255"),
+        ("names: [a]\nignore: 256", "outside 0..255"),
+        ("names: [a]\nmasks: ../../elsewhere", "not inside"),
+        ("names: [a]\ncolour_masks: true", "gives no 'colours'"),
+        ("names: [a", "not valid YAML"),
+    ],
+)
+def test_a_wrong_classes_file_is_explained_in_one_line(tmp_path, text, complaint):
+    folder(tmp_path, NAMES[:2], [0])
+    (tmp_path / "classes.yaml").write_text(text)
+    with pytest.raises(UserError, match=complaint) as caught:
+        create_dataset("folder", tmp_path, "train")
+    assert "classes.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_image_cannot_be_split(tmp_path):
+    with pytest.raises(UserError, match="no val images"):
+        create_dataset("folder", folder(tmp_path, ["only"], [0, 1]), "val")
