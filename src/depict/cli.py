@@ -13,6 +13,7 @@ import sys
 from depict.errors import UserError, unknown
 
 COMMANDS = {
+    "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
     "check": "what is wrong with a data set, before a training finds out",

@@ -1,0 +1,146 @@
+"""`depict evaluate`: mIoU and what lies behind it, on the screen, as JSON and as pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from depict.data.dataset import Colour, Dataset
+
+WRONG = (255, 64, 32)
+VOID = (96, 96, 96)
+
+
+def main(
+    run: tyro.conf.Positional[Path],
+    data: str | None = None,
+    root: Path | None = None,
+    split: Literal["val", "train"] = "val",
+    multiscale: bool = False,
+    save: Path | None = None,
+    side: int | None = None,
+    stride: int | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+) -> int:
+    """Evaluate a trained model: mIoU, mAcc, aAcc, boundary IoU and the table of classes.
+
+    Prints them and writes them beside the run with the confusion matrix and the scores of each image, as
+    evaluation.json, or evaluation_multiscale.json; with another data set or split their names are added. Under
+    torchrun the images are shared out among the processes.
+
+    Args:
+        run: Folder of the run.
+        data: Data set; by default the one that the run was trained on.
+        root: Folder in which it lies; by default that of the training.
+        split: Part to evaluate.
+        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
+        save: Write predictions/NAME.png (colours of the classes) and errors/NAME.png (right pixels dimmed, wrong ones
+            red, ignored ones grey) into this folder.
+        side: Short edge that images are resized to; by default as in training, else the larger of the data set's and
+            the model's crop.
+        stride: Step from window to window in pixels; by default the window less 32.
+        batch: Windows per call of the network; by default as many as make up 8 of 512 x 512 pixels.
+        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+    """
+    import depict
+    from depict.data import create_dataset
+    from depict.errors import UserError
+    from depict.evaluation import evaluate, protocol_for
+    from depict.files import write_json
+
+    with processes() as (rank, world, local):
+        model = depict.load(run).to(find_device(device, local))
+        trained = model.config.data
+        name = data or trained.name
+        if name is None:
+            raise UserError(f"'{run}' does not say what it was trained on: give --data NAME and --root DIR.")
+        dataset = create_dataset(name, root or (trained.root if name == trained.name else None), split)
+        if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
+            print(f"depict: the classes of '{name}' have other names than the model's", file=sys.stderr)
+        protocol = protocol_for(model, dataset, multiscale, side, stride)
+
+        def keep(index: int, image: Tensor, truth: Tensor, prediction: Tensor) -> None:
+            if save:
+                save_pictures(save, dataset, model.palette, index, image, truth, prediction)
+
+        result = evaluate(model, dataset, protocol, rank, world, progress=True, watch=keep, batch=batch)
+        if rank == 0:
+            print(result)
+            unusual = {name: name != trained.name, split: split != "val", "multiscale": multiscale}
+            path = run / ("_".join(["evaluation", *(word for word, told in unusual.items() if told)]) + ".json")
+            about = {"data": name, "split": split, "protocol": dataclasses.asdict(protocol), "processes": world}
+            write_json(path, about | result.to_dict())
+            print(f"written: {path}" + (f", pictures in {save}" if save else ""))
+    return 0
+
+
+@contextlib.contextmanager
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Rank, number of processes, and rank on this machine, joined to the others if torchrun started us."""
+    import torch.distributed
+
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        yield 0, 1, 0
+        return
+    torch.distributed.init_process_group()
+    try:
+        yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def find_device(name: str | None, local: int) -> str:
+    """The device asked for, or the best there is; each process on a machine takes its own GPU."""
+    import torch
+
+    from depict.errors import UserError
+
+    if name is None:
+        if torch.cuda.is_available():
+            return f"cuda:{local}"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"the device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
+    return name
+
+
+def save_pictures(
+    folder: Path,
+    dataset: Dataset,
+    palette: tuple[Colour, ...],
+    index: int,
+    image: Tensor,
+    truth: Tensor,
+    prediction: Tensor,
+) -> None:
+    """Write the prediction as an indexed PNG in the colours of the classes, and where it is wrong."""
+    import numpy as np
+    from PIL import Image
+
+    from depict.data.dataset import IGNORE
+    from depict.files import atomic_path
+
+    labels, pixels = prediction.numpy(), image.permute(1, 2, 0).numpy()
+    coloured = Image.fromarray(labels.astype(np.uint8))
+    coloured.putpalette([value for colour in palette for value in colour])
+    right = (0.4 * pixels).astype(np.uint8)
+    wrong = (0.3 * pixels + 0.7 * np.array(WRONG)).astype(np.uint8)
+    known, hit = truth.numpy() != IGNORE, truth.numpy() == labels
+    errors = np.where(known[..., None], np.where(hit[..., None], right, wrong), np.array(VOID, np.uint8))
+    for part, picture in (("predictions", coloured), ("errors", Image.fromarray(errors))):
+        with atomic_path(folder / part / f"{dataset.name_of(index)}.png") as temporary:
+            picture.save(temporary, "png")

@@ -1,0 +1,273 @@
+"""How good a model is on a data set: one confusion matrix over all pixels, and what is read off it.
+
+Sums run over the whole set; pixels labelled 255 count nowhere; a class that is neither in the truth nor in the
+predictions is left out of means instead of counting as 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from depict.data.dataset import IGNORE, Dataset
+from depict.errors import UserError
+from depict.inference import Protocol, predict
+
+if TYPE_CHECKING:
+    from depict.model import SegmentationModel
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Watcher = Callable[[int, Tensor, Tensor, Tensor], None]
+"""Called for each image with index, image (3, H, W), truth (H, W) and prediction (H, W)."""
+
+BOUNDARY = 0.02
+"""Width of the boundary over the image's diagonal, as published with boundary IoU."""
+
+
+def confusion_matrix(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
+    """Pixels by true class (rows) and predicted class (columns), (C, C); truth and prediction (H, W)."""
+    if truth.shape != prediction.shape:
+        raise UserError(f"labels {tuple(truth.shape)} and prediction {tuple(prediction.shape)} differ in size.")
+    valid = truth != IGNORE
+    pairs = truth[valid].long() * classes + prediction[valid].long()
+    counts = torch.bincount(pairs, minlength=classes * classes)
+    if len(counts) > classes * classes:
+        raise UserError(f"label {int(truth[valid].max())} is outside the {classes} classes.")
+    return counts.view(classes, classes).numpy()
+
+
+def boundary(labels: Tensor, distance: int) -> Tensor:
+    """Pixels (H, W) of `labels` (H, W) with another label within `distance` rows and columns, or the image's edge.
+
+    For each class this is its mask minus the mask eroded `distance` times by a 3 x 3 square (Cheng et al., Boundary
+    IoU, 2021), found for all classes at once: the square around a pixel holds one label if its extremes agree.
+    """
+    padded = torch.nn.functional.pad(labels.to(torch.int16), (distance,) * 4, value=-1)
+    low, high = (_square(padded, 2 * distance + 1, extreme) for extreme in (torch.minimum, torch.maximum))
+    return low != high
+
+
+def _square(values: Tensor, side: int, extreme: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The extreme of every side x side square, by doubling the length of a running extreme along each axis."""
+    for _ in range(2):
+        length = 1
+        while length < side:
+            step = min(length, side - length)
+            values = extreme(values[:-step], values[step:])
+            length += step
+        values = values.T
+    return values
+
+
+def boundary_counts(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
+    """Per class, pixels on the boundary of the truth, of the prediction, and of both, (3, C).
+
+    The boundary is 2 % of the diagonal wide. Void is void in the prediction, too, so that its edge is not held
+    against either.
+    """
+    distance = max(1, round(BOUNDARY * math.hypot(*truth.shape)))
+    valid = truth != IGNORE
+    prediction = torch.where(valid, prediction.to(torch.int16), IGNORE)
+    on_truth, on_prediction = (boundary(labels, distance) & valid for labels in (truth, prediction))
+    both = on_truth & on_prediction & (truth == prediction)
+    regions = ((truth, on_truth), (prediction, on_prediction), (truth, both))
+    return np.stack([torch.bincount(labels[region].long(), minlength=classes).numpy() for labels, region in regions])
+
+
+@dataclass
+class Result:
+    """What an evaluation found."""
+
+    classes: tuple[str, ...]
+    confusion: Counts
+    """(C, C), rows are the truth."""
+    boundary: Counts
+    """(3, C): boundary pixels of the truth, of the prediction, of both."""
+    images: list[dict[str, Any]]
+    """Name, mIoU, aAcc and valid pixels of each image, in the data set's order."""
+
+    @property
+    def iou(self) -> Floats:
+        """Intersection over union per class, NaN where a class appears nowhere."""
+        return class_iou(self.confusion)
+
+    @property
+    def accuracy(self) -> Floats:
+        """Share of a class's pixels that were found, NaN where the truth has none."""
+        return _divide(np.diag(self.confusion), self.confusion.sum(1))
+
+    @property
+    def boundary_iou(self) -> Floats:
+        """IoU of the boundaries per class, NaN where a class has none."""
+        truth, prediction, both = self.boundary
+        return _divide(both, truth + prediction - both)
+
+    @property
+    def miou(self) -> float:
+        """Mean IoU over classes, in 0..1; NaN when no pixel was valid."""
+        return _mean(self.iou)
+
+    @property
+    def macc(self) -> float:
+        """Mean accuracy over classes."""
+        return _mean(self.accuracy)
+
+    @property
+    def aacc(self) -> float:
+        """Accuracy over all pixels."""
+        return _mean(_divide(np.trace(self.confusion)[None], self.confusion.sum()[None]))
+
+    @property
+    def mean_boundary_iou(self) -> float:
+        """Mean boundary IoU over classes."""
+        return _mean(self.boundary_iou)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON; what is undefined is None."""
+        shares = self.confusion.sum(1) / max(1, self.confusion.sum())
+        columns = zip(self.classes, self.iou, self.accuracy, self.boundary_iou, shares, strict=True)
+        return {
+            "miou": _plain(self.miou),
+            "macc": _plain(self.macc),
+            "aacc": _plain(self.aacc),
+            "boundary_iou": _plain(self.mean_boundary_iou),
+            "classes": [
+                {"name": name, "iou": _plain(i), "accuracy": _plain(a), "boundary_iou": _plain(b), "share": _plain(s)}
+                for name, i, a, b, s in columns
+            ],
+            "confusion": self.confusion.tolist(),
+            "images": self.images,
+        }
+
+    def __str__(self) -> str:
+        """The per-class table and the means, in percent."""
+        width = max(5, *(len(name) for name in self.classes))
+        shares = self.confusion.sum(1) / max(1, self.confusion.sum())
+        lines = [f"{'class':<{width}}  {'IoU':>6}  {'acc':>6}  {'b. IoU':>6}  {'pixels':>6}"]
+        for name, *row in zip(self.classes, self.iou, self.accuracy, self.boundary_iou, shares, strict=True):
+            lines.append(f"{name:<{width}}  " + "  ".join(map(_percent, row)))
+        means = (self.miou, self.macc, self.mean_boundary_iou)
+        lines.append(f"{'mean':<{width}}  " + "  ".join(map(_percent, means)))
+        left_out = int(np.isnan(self.iou).sum())
+        lines.append("")
+        lines.append(f"mIoU {100 * self.miou:.2f}   mAcc {100 * self.macc:.2f}   aAcc {100 * self.aacc:.2f}")
+        lines[-1] += f"   boundary IoU {100 * self.mean_boundary_iou:.2f}   ({len(self.images)} images)"
+        if left_out:
+            lines.append(f"{left_out} of {len(self.classes)} classes appear nowhere and are left out of the means")
+        return "\n".join(lines)
+
+
+def class_iou(confusion: Counts) -> Floats:
+    """Intersection over union per class from a confusion matrix (C, C), NaN where a class appears nowhere."""
+    hit = np.diag(confusion)
+    return _divide(hit, confusion.sum(0) + confusion.sum(1) - hit)
+
+
+def protocol_for(
+    model: SegmentationModel,
+    dataset: Dataset,
+    multiscale: bool = False,
+    side: int | None = None,
+    stride: int | None = None,
+) -> Protocol:
+    """How a model is evaluated on a data set: windows of its crop, 32 pixels of overlap.
+
+    The resize side is that of the training if it was on this data set, else the data set's own; for a model whose crop
+    is larger, its crop. Which of the two gave the published 640 pixel rows is unknown; `side` sets the other.
+    """
+    protocol = model.protocol(multiscale)
+    trained = model.config.data if model.config.data.name == dataset.name else None
+    own_side = (trained and trained.side) or max(dataset.recipe.side, min(protocol.window))
+    ratio = (trained and trained.ratio) or dataset.recipe.ratio
+    strides = protocol.stride if stride is None else (stride, stride)
+    return dataclasses.replace(protocol, side=own_side if side is None else side, ratio=ratio, stride=strides)
+
+
+def evaluate(
+    model: SegmentationModel,
+    dataset: Dataset,
+    protocol: Protocol,
+    rank: int = 0,
+    world: int = 1,
+    progress: bool = False,
+    watch: Watcher | None = None,
+    batch: int | None = None,
+) -> Result:
+    """Predict every image of a data set and compare, at the image's own size.
+
+    Of several processes each takes every world-th image; with torch.distributed running, all of them get the whole
+    result. `watch` is called for each image of this process. `batch`: windows per call of the network.
+    """
+    from tqdm import tqdm
+
+    if len(dataset.classes) != model.num_classes:
+        raise UserError(
+            f"the model has {model.num_classes} classes, '{dataset.name}' has {len(dataset.classes)}: "
+            "evaluate on the data set that it was trained for."
+        )
+    classes = model.num_classes
+    confusion, edges = np.zeros((classes, classes), np.int64), np.zeros((3, classes), np.int64)
+    images: list[dict[str, Any]] = []
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    try:
+        indices = range(rank, len(dataset), world)
+        for index in tqdm(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
+            image, truth = dataset.read(index)
+            prediction = predict(
+                model.masks,
+                image,
+                protocol,
+                mean=model.mean,
+                std=model.std,
+                patch_size=model.patch_size,
+                batch=batch,
+                device=device,
+            )
+            one = confusion_matrix(truth, prediction, classes)
+            confusion += one
+            edges += boundary_counts(truth, prediction, classes)
+            images.append({"index": index, "name": dataset.name_of(index), **_scores(one)})
+            if watch:
+                watch(index, image, truth, prediction)
+    finally:
+        model.train(training)
+    if world > 1 and torch.distributed.is_initialized():
+        parts: list[Any] = [None] * world
+        torch.distributed.all_gather_object(parts, (confusion, edges, images))
+        confusion, edges = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        images = sorted((row for part in parts for row in part[2]), key=lambda row: row["index"])
+    return Result(dataset.classes, confusion, edges, images)
+
+
+def _scores(confusion: Counts) -> dict[str, Any]:
+    pixels = int(confusion.sum())
+    accuracy = np.trace(confusion) / pixels if pixels else np.nan
+    return {"miou": _plain(_mean(class_iou(confusion))), "aacc": _plain(accuracy), "pixels": pixels}
+
+
+def _divide(part: Counts, whole: Counts) -> Floats:
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+
+
+def _mean(values: Floats) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 6)
+
+
+def _percent(value: float) -> str:
+    return f"{'-' if np.isnan(value) else f'{100 * value:.2f}':>6}"

@@ -1,0 +1,121 @@
+"""`depict evaluate` on a small run and a small folder of images."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from depict.cli import main
+from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
+from depict.model import SegmentationModel
+
+CLASSES = ("left", "right", "centre")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A model with random weights, and the five validation images of the data set that it names."""
+    root = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        for split in ("train", "val"):
+            (root / kind / split).mkdir(parents=True)
+    for index in range(5):
+        size = (40 + index, 50)
+        Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8)).save(root / f"images/val/é {index}.png")
+        mask = random.integers(0, 3, size, np.uint8)
+        mask[:5] = 255
+        Image.fromarray(mask).save(root / f"masks/val/é {index}.png")
+    for kind in ("images", "masks"):
+        Image.open(root / kind / "val" / "é 0.png").save(root / kind / "train" / "a.png")
+    (root / "classes.yaml").write_text("names: [left, right, centre]\n")
+    config = Config(
+        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=1, dim=48),
+        decoder=DecoderConfig("linear"),
+        data=DataConfig("folder", root, side=32, ratio=4.0),
+        image_size=32,
+    )
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    SegmentationModel(config, CLASSES, ((255, 0, 0), (0, 255, 0), (0, 0, 255))).save(folder)
+    return folder
+
+
+def test_it_prints_the_table_and_writes_json_beside_the_run(run, capsys):
+    assert main(["evaluate", str(run)]) == 0
+    told = capsys.readouterr().out
+    for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
+        assert word in told
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["protocol"]["side"] == 32
+    assert found["protocol"]["stride"] == [16, 16]
+    assert np.sum(found["confusion"]) == sum((35 + i) * 50 for i in range(5))
+    assert [row["name"] for row in found["images"]] == [f"é {i}" for i in range(5)]
+
+
+def test_multiscale_and_another_split_go_to_files_of_their_own(run):
+    assert main(["evaluate", str(run), "--multiscale", "--split", "train", "--side", "40"]) == 0
+    found = json.loads((run / "evaluation_train_multiscale.json").read_text())
+    assert found["protocol"]["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
+    assert found["protocol"]["flip"]
+    assert found["protocol"]["side"] == 40
+    assert len(found["images"]) == 1
+
+
+def test_pictures_show_the_prediction_in_class_colours_and_where_it_is_wrong(run, tmp_path):
+    assert main(["evaluate", str(run), "--save", str(tmp_path)]) == 0
+    with Image.open(tmp_path / "predictions/é 3.png") as picture:
+        assert picture.mode == "P"
+        labels = np.asarray(picture)
+        colours = np.asarray(picture.convert("RGB"))
+    found = json.loads((run / "evaluation.json").read_text())["images"][3]
+    with Image.open(tmp_path / "errors/é 3.png") as picture:
+        errors = np.asarray(picture.convert("RGB")).astype(int)
+    np.testing.assert_array_equal(colours, 255 * np.eye(3, dtype=np.uint8)[labels])
+    assert (errors[:5] == 96).all()  # void
+    wrong = errors[5:, :, 0] >= int(0.7 * 255)
+    assert 1 - wrong.mean() == pytest.approx(found["aacc"], abs=1e-5)
+    assert errors[5:][~wrong].max() <= 102
+
+
+def test_two_processes_count_each_image_once(run):
+    assert main(["evaluate", str(run)]) == 0
+    alone = json.loads((run / "evaluation.json").read_text())
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*launch, "-m", "depict.cli", "evaluate", str(run)], check=True, capture_output=True, env=environment
+    )
+    together = json.loads((run / "evaluation.json").read_text())
+    assert together.pop("processes") == 2
+    assert alone.pop("processes") == 1
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "scenes"], "the model has 3 classes, 'scenes' has"),
+        (["--data", "scene"], "Did you mean 'scenes'?"),
+        (["--stride", "33"], "stride 33 must be between 1 and the window 32"),
+        (["--side", "0"], "side must be at least 1"),
+        (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
+        (["--root", "nowhere"], "'nowhere'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_in_one_line(run, capsys, arguments, said):
+    assert main(["evaluate", str(run), *arguments]) == 2
+    told = capsys.readouterr().err.strip()
+    assert said in told
+    assert "\n" not in told
+
+
+def test_a_folder_that_is_no_run_is_told_in_one_line(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err

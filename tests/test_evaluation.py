@@ -1,0 +1,214 @@
+"""The metrics against counting by hand, and the boundary against repeated erosion."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
+from torch import Tensor, nn
+
+from depict.config import Config, DataConfig
+from depict.data.dataset import Dataset, Recipe
+from depict.errors import UserError
+from depict.evaluation import Result, boundary, boundary_counts, confusion_matrix, evaluate, protocol_for
+from depict.inference import Protocol
+
+
+def random_labels(height: int, width: int, classes: int, seed: int, void: float = 0.1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(0, classes, (height, width), generator=generator).to(torch.uint8)
+    truth[torch.rand(truth.shape, generator=generator) < void] = 255
+    return truth, torch.randint(0, classes, (height, width), generator=generator).to(torch.uint8)
+
+
+def result(truth: Tensor, prediction: Tensor, classes: int) -> Result:
+    names = tuple(f"class {index}" for index in range(classes))
+    counts = confusion_matrix(truth, prediction, classes), boundary_counts(truth, prediction, classes)
+    return Result(names, *counts, images=[])
+
+
+@given(classes=st.integers(1, 5), height=st.integers(1, 9), width=st.integers(1, 9), seed=st.integers(0, 50))
+def test_every_metric_is_what_counting_pixels_gives(classes, height, width, seed):
+    truth, prediction = random_labels(height, width, classes, seed)
+    ours = result(truth, prediction, classes)
+    pairs = [(t, p) for t, p in zip(truth.flatten().tolist(), prediction.flatten().tolist(), strict=True) if t != 255]
+    ious, accuracies = [], []
+    for c in range(classes):
+        both = sum(t == p == c for t, p in pairs)
+        either = sum(c in (t, p) for t, p in pairs)
+        true = sum(t == c for t, _ in pairs)
+        if either:
+            ious.append(both / either)
+        if true:
+            accuracies.append(both / true)
+    if not pairs:
+        assert math.isnan(ours.miou)
+        assert math.isnan(ours.aacc)
+        return
+    assert ours.miou == pytest.approx(np.mean(ious))
+    assert ours.macc == pytest.approx(np.mean(accuracies))
+    assert ours.aacc == pytest.approx(np.mean([t == p for t, p in pairs]))
+
+
+def test_a_class_that_appears_nowhere_is_left_out_and_one_only_predicted_counts_as_zero():
+    truth = torch.tensor([[0, 0, 1, 1]])
+    perfect = result(truth, truth, 4)
+    assert perfect.miou == 1.0
+    assert np.isnan(perfect.iou[2:]).all()
+    wrong = result(truth, torch.tensor([[0, 0, 1, 2]]), 4)
+    np.testing.assert_allclose(wrong.iou, [1.0, 0.5, 0.0, np.nan])
+    assert wrong.miou == pytest.approx(0.5)
+    np.testing.assert_allclose(wrong.accuracy, [1.0, 0.5, np.nan, np.nan])
+
+
+def test_rows_of_the_confusion_matrix_are_the_truth():
+    counts = confusion_matrix(torch.tensor([[0, 0, 255]]), torch.tensor([[1, 1, 0]]), 2)
+    assert counts.tolist() == [[0, 2], [0, 0]]
+
+
+def test_a_label_outside_the_classes_is_named():
+    with pytest.raises(UserError, match="label 7 is outside the 3 classes"):
+        confusion_matrix(torch.tensor([[7]]), torch.tensor([[0]]), 3)
+
+
+def test_labels_and_prediction_of_different_size_are_refused():
+    with pytest.raises(UserError, match="differ in size"):
+        confusion_matrix(torch.zeros(2, 3), torch.zeros(3, 2), 3)
+
+
+@given(height=st.integers(1, 25), width=st.integers(1, 25), distance=st.integers(1, 6), seed=st.integers(0, 20))
+def test_the_boundary_is_each_mask_minus_its_erosion(height, width, distance, seed):
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, 3, (1 + height // 6, 1 + width // 6), generator=generator)
+    labels = coarse.repeat_interleave(6, 0).repeat_interleave(6, 1)[:height, :width]
+    expected = np.zeros((height, width), bool)
+    for c in range(3):
+        mask = labels.numpy() == c
+        expected |= mask & ~ndimage.binary_erosion(mask, np.ones((3, 3)), iterations=distance, border_value=0)
+    np.testing.assert_array_equal(boundary(labels, distance).numpy(), expected)
+
+
+def test_boundary_iou_sees_what_iou_hardly_does():
+    truth = torch.zeros(100, 100, dtype=torch.uint8)
+    truth[20:80, 20:80] = 1
+    ragged = truth.clone()
+    ragged[20:80:2, 78:82] = 1 - ragged[20:80:2, 78:82]
+    ours = result(truth, ragged, 2)
+    assert result(truth, truth, 2).mean_boundary_iou == 1.0
+    assert ours.iou[1] > 0.95
+    assert ours.boundary_iou[1] < 0.9
+
+
+def test_what_is_predicted_on_void_changes_nothing():
+    truth, prediction = random_labels(30, 40, 4, seed=1, void=0.3)
+    other = torch.where(truth == 255, (prediction + 1) % 4, prediction)
+    assert str(result(truth, prediction, 4)) == str(result(truth, other, 4))
+
+
+class Stripes(Dataset):
+    """Images whose red channel gives away the class; the model below reads it."""
+
+    name = "stripes"
+    classes = ("dark", "grey", "bright")
+    palette = ((0, 0, 0), (128, 128, 128), (255, 255, 255))
+    recipe = Recipe(side=16, ratio=2, crop=16, stride=16, epochs=1, batch=1, lr=1.0)
+
+    def __init__(self):
+        super().__init__(None, "val")
+
+    def __len__(self):
+        return 5
+
+    def name_of(self, index):
+        return f"stripe {index}"
+
+    def read(self, index):
+        labels = torch.randint(0, 3, (4, 5), generator=torch.Generator().manual_seed(index)).to(torch.uint8)
+        labels = labels.repeat_interleave(8, 0).repeat_interleave(8, 1)
+        image = (labels * 100)[None].expand(3, -1, -1).clone()
+        labels[:3] = 255
+        return image, labels
+
+
+class RedReader(nn.Module):
+    """Stand-in for a model: each 4 x 4 patch votes for the class of its mean red; class 2 is mistaken for 1."""
+
+    num_classes, patch_size, image_size = 3, (4, 4), (16, 16)
+    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+    def __init__(self, side: int | None = None, data: str = "stripes"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.config = Config(data=DataConfig(name=data, side=side))
+
+    def masks(self, images: Tensor) -> Tensor:
+        assert not self.training
+        red = nn.functional.avg_pool2d(images[:, :1], 4) * 255 / 100
+        return -((red - torch.tensor([0.0, 1.0, 9.0]).view(3, 1, 1)) ** 2)
+
+    def protocol(self, multiscale: bool = False) -> Protocol:
+        return Protocol((16, 16), (12, 12), scales=(1.0, 1.5) if multiscale else (1.0,), flip=multiscale)
+
+
+def test_an_evaluation_tells_classes_images_and_confusion():
+    seen = []
+    model = RedReader().train()
+    protocol = Protocol((16, 16), (16, 16))
+    ours = evaluate(model, Stripes(), protocol, watch=lambda index, *_: seen.append(index))  # type: ignore[arg-type]
+    assert model.training
+    assert seen == [0, 1, 2, 3, 4]
+    assert ours.accuracy[0] > 0.9
+    assert ours.accuracy[2] < 0.1
+    assert ours.confusion.sum() == sum((Stripes().read(i)[1] != 255).sum() for i in range(5))
+    assert [row["name"] for row in ours.images] == [f"stripe {i}" for i in range(5)]
+    assert sum(row["aacc"] * row["pixels"] for row in ours.images) == pytest.approx(np.trace(ours.confusion), rel=1e-4)
+    table = str(ours)
+    for word in ("dark", "grey", "bright", "mIoU", "mAcc", "aAcc", "5 images"):
+        assert word in table
+    plain = json.loads(json.dumps(ours.to_dict(), allow_nan=False))
+    assert plain["miou"] == pytest.approx(ours.miou, abs=1e-6)
+    assert plain["confusion"] == ours.confusion.tolist()
+
+
+def test_shards_add_up_to_the_whole():
+    model, protocol = RedReader(), Protocol((16, 16), (16, 16))
+    whole = evaluate(model, Stripes(), protocol)  # type: ignore[arg-type]
+    shards = [evaluate(model, Stripes(), protocol, rank, 3) for rank in range(3)]  # type: ignore[arg-type]
+    np.testing.assert_array_equal(sum(shard.confusion for shard in shards), whole.confusion)
+    assert sorted(row["index"] for shard in shards for row in shard.images) == [0, 1, 2, 3, 4]
+
+
+def test_a_model_for_other_classes_is_refused():
+    model = RedReader()
+    model.num_classes = 4
+    with pytest.raises(UserError, match="4 classes, 'stripes' has 3"):
+        evaluate(model, Stripes(), Protocol((16, 16), (16, 16)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "side"),
+    [
+        (RedReader(), {}, 16),
+        (RedReader(side=20), {}, 20),  # as in training
+        (RedReader(side=20, data="other"), {}, 16),  # another data set has its own
+        (RedReader(side=20), {"side": 24}, 24),
+    ],
+)
+def test_the_resize_side_is_that_of_the_training_the_data_set_or_the_flag(model, options, side):
+    protocol = protocol_for(model, Stripes(), **options)
+    assert protocol.side == side
+    assert protocol.ratio == 2
+    assert protocol.stride == (12, 12)
+
+
+def test_a_model_of_a_larger_crop_sees_images_of_its_crop():
+    small = Stripes()
+    small.recipe = Recipe(side=12, ratio=2, crop=12, stride=12, epochs=1, batch=1, lr=1.0)
+    assert protocol_for(RedReader(), small).side == 16  # type: ignore[arg-type]
+    assert protocol_for(RedReader(), small, side=12, stride=5).stride == (5, 5)  # type: ignore[arg-type]
