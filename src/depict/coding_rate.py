@@ -23,9 +23,9 @@ def coding_rate(Z: Tensor, epsilon: float = EPSILON) -> Tensor:
 
     The determinant is taken on the smaller Gram side: Z^T Z (D x D) or Z Z^T (N x N) give the same number.
     """
-    wide = Z.double()
+    wide, c = Z.double(), _scale(Z, epsilon)
     gram = wide.mT @ wide if Z.shape[-1] <= Z.shape[-2] else wide @ wide.mT
-    return (0.5 * _identity_plus(_scale(Z, epsilon) * gram).slogdet().logabsdet).to(Z.dtype)
+    return (0.5 * _identity_plus(c * gram).slogdet().logabsdet).to(Z.dtype)
 
 
 def projected_coding_rate(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:

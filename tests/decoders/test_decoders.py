@@ -1,0 +1,149 @@
+"""One tester that every decoder passes, and what is particular to some."""
+
+import pytest
+import torch
+
+from depict import UserError, create_decoder
+from depict.decoders import DECODERS, decoder_options
+
+MIXTURES = [
+    {"attention": attention, "feedforward": feedforward}
+    for attention in ("mssa", "mhsa", "none")
+    for feedforward in ("ista", "mlp", "none")
+]
+CASES = [(name, {}) for name in DECODERS] + [("ablation", mixture) for mixture in MIXTURES]
+every_decoder = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
+
+
+def made(name, options, dim=64, classes=5):
+    return create_decoder(name, dim, classes, **options).eval()
+
+
+@every_decoder
+def test_tokens_on_a_grid_become_masks_on_that_grid(name, options):
+    masks = made(name, options)(torch.randn(2, 12, 64), (3, 4))
+    assert masks.shape == (2, 5, 3, 4)
+
+
+@every_decoder
+def test_the_grid_is_filled_row_by_row(name, options):
+    decoder, Z = made(name, options), torch.randn(1, 12, 64)
+    wide, tall = decoder(Z, (3, 4)), decoder(Z, (4, 3))
+    assert torch.equal(wide.flatten(2), tall.flatten(2))
+
+
+@every_decoder
+def test_unroll_ends_in_exactly_what_forward_gives(name, options):
+    decoder, Z = made(name, options), torch.randn(2, 12, 64)
+    for attention in (False, True):
+        trace = decoder.unroll(Z, (3, 4), attention=attention)
+        assert torch.equal(trace.masks, decoder(Z, (3, 4)))
+
+
+@every_decoder
+def test_images_of_a_batch_do_not_see_each_other(name, options):
+    decoder, Z = made(name, options), torch.randn(3, 12, 64)
+    alone = torch.cat([decoder(z[None], (3, 4)) for z in Z])
+    assert torch.allclose(decoder(Z, (3, 4)), alone, atol=1e-5)
+
+
+@every_decoder
+def test_every_parameter_gets_a_gradient(name, options):
+    decoder = create_decoder(name, 64, 5, **options)
+    (decoder(torch.randn(2, 12, 64), (3, 4)) * torch.randn(2, 5, 3, 4)).sum().backward()
+    for key, parameter in decoder.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+@every_decoder
+def test_saved_parameters_give_the_same_masks(name, options):
+    first, second, Z = made(name, options), made(name, options), torch.randn(1, 6, 64)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(Z, (2, 3)), second(Z, (2, 3)))
+
+
+@every_decoder
+def test_one_patch_and_one_class_are_enough(name, options):
+    assert made(name, options, classes=1)(torch.randn(1, 1, 64), (1, 1)).isfinite().all()
+
+
+@every_decoder
+def test_tokens_that_do_not_fit_are_named(name, options):
+    decoder = made(name, options)
+    with pytest.raises(UserError, match="12 tokens do not fill a grid of 3 x 3"):
+        decoder(torch.randn(1, 12, 64), (3, 3))
+    with pytest.raises(UserError, match=r"tokens must have shape \(batch, N, 64\), not \(1, 12, 32\)"):
+        decoder(torch.randn(1, 12, 32), (3, 4))
+
+
+def test_depict_sa_unrolls_into_its_layers_with_their_subspaces_and_steps():
+    decoder = made("depict_sa", {"layers": 2, "heads": 3, "head_dim": 4})
+    trace = decoder.unroll(torch.randn(2, 12, 64), (3, 4), attention=True)
+    assert [step.operator for step in trace.steps] == ["mssa", "mssa"]
+    assert [Z.shape for Z in trace.Z] == [(2, 12, 64)] * 3
+    assert [Q.shape for Q in trace.Q] == [(2, 5, 64)] * 3
+    for step, layer in zip(trace.steps, decoder.layers, strict=True):
+        assert torch.equal(step.P.flatten(0, 1), layer.operator.P)
+        assert step.P.shape == (3, 4, 64)
+        assert torch.equal(step.step_size, layer.operator.step_size)
+        assert step.attention.shape == (2, 3, 17, 17)
+    assert torch.allclose(trace.patches.norm(dim=-1), torch.ones(2, 12))
+
+
+def test_depict_ca_leaves_classes_alone_in_mssa_and_patches_alone_in_msca():
+    trace = made("depict_ca", {}).unroll(torch.randn(2, 12, 64), (3, 4), attention=True)
+    assert [step.operator for step in trace.steps] == ["mssa"] * 3 + ["msca"] * 3
+    assert all(torch.equal(step.Q, trace.Q0) for step in trace.steps[:3])
+    assert all(torch.equal(step.Z, trace.steps[3].Z) for step in trace.steps[3:])
+    assert trace.steps[0].attention.shape == (2, 3, 12, 12)
+    assert trace.steps[3].attention.shape == (2, 3, 5, 12)
+
+
+def test_masks_are_normalised_over_the_classes():
+    masks = made("depict_sa", {})(torch.randn(2, 12, 64), (3, 4))
+    assert torch.allclose(masks.mean(1), torch.zeros(2, 3, 4), atol=1e-5)
+
+
+def test_ista_takes_one_proximal_step_from_the_normalised_tokens():
+    from depict.decoders.blocks import ISTABlock
+
+    block, X = ISTABlock(6), torch.randn(1, 3, 6)
+    Y = torch.nn.functional.layer_norm(X, (6,))
+    for token, expected in zip(block(X)[0], Y[0], strict=True):
+        gradient = block.A.T @ expected - block.A.T @ (block.A @ expected)
+        assert torch.allclose(token, (expected + 0.1 * gradient - 0.01).clamp(min=0), atol=1e-5)
+
+
+def test_segmenter_takes_heads_of_64_unless_told():
+    assert made("segmenter", {}, dim=192).layers[0].heads == 3
+    assert made("segmenter", {"heads": 4}, dim=192).layers[0].heads == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (
+            ("depict_as", 64, 5),
+            {},
+            "Did you mean 'depict_sa'. Known: depict_sa, depict_ca, segmenter",
+        ),
+        (("linear", 64, 5), {"layers": 2}, "unknown option for the decoder 'linear': 'layers'. Known: none"),
+        (("depict_sa", 64, 5), {"layer": 2}, "Did you mean 'layers'"),
+        (("depict_sa", 64, 0), {}, "number of classes must be a whole number of at least 1, not 0"),
+        (("depict_sa", 64, 5), {"layers": 0}, "layers must be at least 1, not 0"),
+        (("depict_ca", 64, 5), {"cross_layers": 0}, "cross_layers must be at least 1, not 0"),
+        (("depict_sa", 64, 5), {"heads": 0}, "heads must be at least 1, not 0"),
+        (("segmenter", 64, 5), {"heads": 5}, "5 heads do not divide the embedding dimension 64"),
+        (("ablation", 64, 5), {"attention": "msa"}, "unknown attention 'msa'. Did you mean"),
+        (("ablation", 64, 5), {"feedforward": "moe"}, "unknown feedforward 'moe'. Known: ista, mlp, none"),
+    ],
+)
+def test_what_cannot_be_built_is_told_in_one_line(arguments, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        create_decoder(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_are_listed_with_their_defaults():
+    assert decoder_options("depict_sa") == {"layers": 3, "heads": 3, "head_dim": 100, "dropout": 0.0}

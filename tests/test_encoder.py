@@ -1,0 +1,165 @@
+"""Plain ViTs of timm by name: tokens, grids, positions, weights."""
+
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from depict import UserError
+from depict.encoder import Encoder, resize_positions
+
+TINY = {"dim": 64, "depth": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "prefix"),
+    [
+        ("vit_tiny_patch16_224", 16, 1),
+        ("vit_small_patch32_384", 32, 1),
+        ("vit_base_patch8_224", 8, 1),
+        ("deit_tiny_distilled_patch16_224", 16, 2),
+        ("vit_small_patch14_dinov2", 14, 1),
+        ("vit_small_patch14_reg4_dinov2", 14, 5),
+        ("vit_small_patch16_dinov3", 16, 5),
+        ("vit_base_patch16_siglip_224", 16, 0),
+    ],
+)
+def test_class_and_register_tokens_are_dropped_at_any_size(name, patch, prefix):
+    encoder = Encoder(name, (5 * patch, 3 * patch), **TINY).eval()
+    assert encoder.vit.num_prefix_tokens == prefix
+    assert encoder.patch_size == (patch, patch)
+    for grid in ((5, 3), (2, 7), (1, 1)):
+        Z, found = encoder(torch.randn(2, 3, grid[0] * patch, grid[1] * patch))
+        assert found == grid
+        assert Z.shape == (2, grid[0] * grid[1], 64)
+
+
+def test_normalisation_is_the_encoder_s_own():
+    assert Encoder("vit_tiny_patch16_224", (32, 32), **TINY).mean == (0.5, 0.5, 0.5)
+    assert Encoder("deit_tiny_patch16_224", (32, 32), **TINY).std == (0.229, 0.224, 0.225)
+
+
+def test_the_released_family_has_the_released_layer_norm_and_others_keep_their_own():
+    assert Encoder("vit_tiny_patch16_224", (32, 32), **TINY).vit.norm.eps == 1e-5
+    assert Encoder("vit_tiny_patch16_384.augreg_in21k_ft_in1k", (32, 32), **TINY).vit.blocks[0].norm1.eps == 1e-5
+    assert Encoder("vit_small_patch14_dinov2", (28, 28), **TINY).vit.norm.eps == 1e-6
+
+
+def test_positions_are_resized_as_the_released_code_does(shared):
+    vectors = torch.load(shared / "reference" / "pos_embed.pt", weights_only=True)
+    assert torch.allclose(resize_positions(vectors["pos"], 1, (5, 6), (4, 4)), vectors["out_4x4_to_5x6"], atol=1e-6)
+    assert torch.allclose(resize_positions(vectors["pos"], 1, (7, 3)), vectors["out_none_to_7x3"], atol=1e-6)
+
+
+def test_positions_are_kept_when_only_the_shape_of_the_grid_differs():
+    encoder = Encoder("vit_tiny_patch16_224", (64, 96), **TINY).eval()
+    image = torch.zeros(1, 3, 96, 64)  # 6 x 4 patches instead of 4 x 6: the released code does not resize
+    with torch.no_grad():
+        encoder.vit.pos_embed.copy_(torch.randn_like(encoder.vit.pos_embed))
+        transposed, _ = encoder(image)
+        original, _ = encoder(image.mT)
+    assert torch.allclose(transposed, original, atol=1e-5)
+
+
+def test_drop_path_rises_linearly_to_its_value():
+    encoder = Encoder("vit_tiny_patch16_224", (32, 32), drop_path=0.2, dim=64, depth=3)
+    assert [getattr(block.drop_path1, "drop_prob", 0.0) for block in encoder.vit.blocks] == pytest.approx([0, 0.1, 0.2])
+
+
+def test_a_frozen_encoder_stays_in_evaluation_mode_and_takes_no_gradient():
+    encoder = Encoder("vit_tiny_patch16_224", (32, 32), drop_path=0.5, **TINY)
+    encoder.freeze()
+    encoder.train()
+    assert not encoder.vit.training
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_weights_load_from_a_local_file_with_the_head_left_out(tmp_path, suffix):
+    source = Encoder("vit_tiny_patch16_224", (224, 224))
+    state = dict(source.vit.state_dict()) | {"head.weight": torch.zeros(1000, 192), "head.bias": torch.zeros(1000)}
+    path = tmp_path / f"weights.{suffix}"
+    save_file(state, path) if suffix == "safetensors" else torch.save({"model": state}, path)
+    loaded = Encoder("vit_tiny_patch16_224", (224, 224), pretrained=path)
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), source.parameters(), strict=True))
+    resized = Encoder("vit_tiny_patch16_224", (64, 96), pretrained=path)
+    expected = resize_positions(source.vit.pos_embed, 1, (4, 6), (14, 14))
+    assert torch.equal(resized.vit.pos_embed, expected)
+
+
+def test_the_real_pretrained_vit_loads_strictly(shared):
+    path = shared / "weights" / "vit_tiny_patch16_224.safetensors"
+    encoder = Encoder("vit_tiny_patch16_224", (224, 224), pretrained=str(path))
+    real = load_file(path)
+    assert all(torch.equal(tensor, real[name]) for name, tensor in encoder.vit.state_dict().items())
+
+
+class Malicious:
+    def __reduce__(self):
+        return (print, ("this must never run",))
+
+
+@pytest.fixture(scope="module")
+def weight_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    (folder / "corrupt.safetensors").write_bytes(b"not a header")
+    (folder / "empty.pth").write_bytes(b"")
+    (folder / "list.pth").write_bytes(b"")
+    torch.save([1, 2], folder / "list.pth")
+    (folder / "malicious.pth").write_bytes(pickle.dumps(Malicious()))
+    other = Encoder("vit_small_patch16_224", (32, 32), depth=12)
+    save_file(other.vit.state_dict(), folder / "other.safetensors")
+    shallow = Encoder("vit_tiny_patch16_224", (32, 32), depth=2)
+    save_file(shallow.vit.state_dict(), folder / "shallow.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("missing.safetensors", "there is no weight file '.*missing.safetensors'"),
+        ("corrupt.safetensors", "is not a readable weight file"),
+        ("empty.pth", "is not a readable weight file"),
+        ("list.pth", "holds no tensors by name"),
+        ("malicious.pth", "is refused: it is damaged or holds more than tensors"),
+        ("other.safetensors", r"'cls_token' has shape \(1, 1, 384\), not \(1, 1, 192\). Is it for another encoder"),
+        ("shallow.safetensors", "it lacks 'blocks.10"),
+    ],
+)
+def test_weight_files_that_do_not_serve_are_named(weight_files, capsys, file, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Encoder("vit_tiny_patch16_224", (32, 32), pretrained=str(weight_files / file))
+    assert "\n" not in str(caught.value)
+    assert "must never run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vit_tiny_patch16_242", {}, "unknown encoder 'vit_tiny_patch16_242'. Did you mean vit_tiny_patch16_224"),
+        ("resnet50", {}, "'resnet50' is not a plain ViT"),
+        ("swin_tiny_patch4_window7_224", {}, "is not a plain ViT"),
+        ("vit_tiny_patch16_224", {"drop_path": 1.5}, "drop_path must be in"),
+        ("vit_tiny_patch16_224", {"dim": 200}, "must be below 128 or a multiple of 64"),
+        ("vit_tiny_patch16_224", {"depth": 0}, "must be at least 1"),
+        ("vit_tiny_patch16_224", {"depth": 2, "pretrained": True}, "has no pretrained weights"),
+        ("vit_tiny_patch16_224", {"pretrained": True}, "from the hub .* Give a local file instead"),
+    ],
+)
+def test_encoders_that_cannot_be_had_are_told_in_one_line(name, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Encoder(name, (32, 32), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory():
+    encoder = Encoder("vit_tiny_patch16_224", (32, 32), dim=64, depth=2)
+    image = torch.randn(1, 3, 32, 32)
+    plain, _ = encoder(image)
+    (expected,) = torch.autograd.grad(plain.sum(), encoder.vit.cls_token)
+    encoder.vit.set_grad_checkpointing()
+    checkpointed, _ = encoder(image)
+    (actual,) = torch.autograd.grad(checkpointed.sum(), encoder.vit.cls_token)
+    assert torch.equal(plain, checkpointed)
+    assert torch.allclose(expected, actual)

@@ -1,0 +1,119 @@
+"""Pictures of every kind become uint8 RGB, or one line says why not."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from depict import UserError, images
+from depict.images import read_image, to_rgb
+
+RED = np.full((2, 3, 3), (255, 0, 0), dtype=np.uint8)
+
+
+def palette_image():
+    image = Image.fromarray(RED).convert("P")
+    image.info["transparency"] = bytes(range(256))
+    return image
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(RED),
+        Image.fromarray(RED).convert("RGBA"),
+        Image.fromarray(RED).convert("CMYK"),
+        palette_image(),
+        RED,
+        np.dstack([RED, RED[..., :1]]),
+        RED.astype(np.uint16) * 257,
+        RED / 255.0,
+        RED.astype(np.int64),
+        torch.tensor(RED).permute(2, 0, 1),
+        torch.tensor(RED).permute(2, 0, 1) / 255,
+    ],
+    ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
+)
+def test_colour_survives_every_kind_of_picture(image):
+    assert np.array_equal(to_rgb(image), RED)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.new("1", (4, 2), 1),
+        Image.new("L", (4, 2), 255),
+        Image.new("LA", (4, 2), (255, 0)),
+        Image.fromarray(np.full((2, 4), 65535, np.uint16)),
+        Image.fromarray(np.full((2, 4), 65535, np.int32)),
+        Image.fromarray(np.full((2, 4), 1.0, np.float32)),
+        Image.fromarray(np.full((2, 4), 255.0, np.float32)),
+        np.full((2, 4), 255, np.uint8),
+        np.full((2, 4, 1), True),
+        torch.ones(1, 2, 4),
+    ],
+    ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
+)
+def test_white_stays_white_from_every_grey_picture(image):
+    assert np.array_equal(to_rgb(image), np.full((2, 4, 3), 255, np.uint8))
+
+
+def test_sixteen_bits_keep_their_upper_byte():
+    wide = np.array([[0, 256, 32768, 65535]], np.uint16)
+    assert to_rgb(wide)[0, :, 0].tolist() == [0, 1, 128, 255]
+    assert to_rgb(Image.fromarray(wide))[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((0, 4, 3), np.uint8), "is empty"),
+        (np.zeros((4, 4, 7), np.uint8), r"this has shape \(4, 4, 7\)"),
+        (np.zeros((4,), np.uint8), "an image array must be"),
+        (torch.full((3, 2, 2), torch.nan), "holds NaN or infinite values"),
+        (np.full((2, 2, 3), 3.5), "must lie in 0..1, this one spans 3.5 to 3.5"),
+        (np.full((2, 2, 3), -4), "must be uint8, uint16, or a float"),
+        ("picture.png", "must be a PIL image, an array or a tensor, not a str"),
+        (Image.new("RGB", (0, 3)), "0 x 3 pixels is empty"),
+    ],
+)
+def test_what_is_no_picture_is_told_in_one_line(image, message):
+    with pytest.raises(UserError, match=message):
+        to_rgb(image)
+
+
+def test_files_are_turned_upright(tmp_path):
+    picture = np.zeros((2, 4, 3), np.uint8)
+    picture[:, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown after a quarter turn clockwise
+    Image.fromarray(picture).save(tmp_path / "turned.png", exif=exif)
+    upright = read_image(tmp_path / "turned.png")
+    assert upright.shape == (4, 2, 3)
+    assert upright[0].min() == 255
+    assert upright[1:].max() == 0
+
+
+def damaged_files(folder):
+    (folder / "text.png").write_text("hello")
+    (folder / "zero.jpg").write_bytes(b"")
+    whole = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(whole, "PNG")
+    (folder / "half.png").write_bytes(whole.getvalue()[:4000])
+
+
+@pytest.mark.parametrize("name", ["missing.png", "text.png", "zero.jpg", "half.png"])
+def test_unreadable_files_are_named_in_one_line(tmp_path, name):
+    damaged_files(tmp_path)
+    with pytest.raises(UserError, match=name) as caught:
+        read_image(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_picture_beyond_the_limit_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    Image.new("L", (100, 100)).save(tmp_path / "large.png")
+    monkeypatch.setattr(images, "MAX_PIXELS", 9999)
+    with pytest.raises(UserError, match=r"large.png': 100 x 100 pixels are more than the 9999"):
+        read_image(tmp_path / "large.png")
