@@ -130,3 +130,4 @@ def test_the_data_set_gives_tensors_by_name_and_index():
     assert len(scenes.classes) == len(scenes.palette) == 8
     with pytest.raises(IndexError):
         scenes.read(len(scenes))
+    assert Scenes(None, "val", (40, 60)).read(0)[0].shape == (3, 40, 60)

@@ -144,6 +144,10 @@ class Canvas:
             weight += 0.5**octave
         return total / weight
 
+    def slope(self, field: Array, axis: int) -> Array:
+        """How steeply a field (h, w) rises along an axis, per unit of height."""
+        return np.gradient(field, axis=axis) * self.height if field.shape[axis] > 1 else np.zeros_like(field)
+
     def line(self, cells: float, octaves: int = 3) -> Array:
         """Smooth noise along x (1, W) in -1..1: the outline of ridges and shores."""
         total, weight = np.zeros(self.width, np.float32), 0.0

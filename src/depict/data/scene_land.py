@@ -47,7 +47,7 @@ def paint_sky(canvas: Canvas) -> None:
     body = np.clip((heap - 0.72 + 0.45 * cover) * 5, 0, 1)
     bright = np.clip(light.horizon * 0.55 + light.direct * 0.65 + light.ambient * 0.2, 0, 1)
     dull = light.zenith * 0.45 + light.ambient * 0.55
-    relief = np.clip(0.5 + (heap - np.roll(heap, 2, axis=0)) * 12 + (0.55 - heap), 0, 1)[..., None]
+    relief = np.clip(0.5 + canvas.slope(heap, 0) * 0.19 + (0.55 - heap), 0, 1)[..., None]
     canvas.paint(box, 0.85 * body, dull + (bright - dull) * relief)
     canvas.labels[:] = SKY
 
@@ -66,8 +66,7 @@ def paint_mountains(canvas: Canvas) -> None:
         box = canvas.box(0, float(top.min()), canvas.aspect, canvas.horizon + 0.03)
         rows = slice(box[0].start, box[0].stop)
         relief = canvas.noise(box, 7, octaves=5)
-        slope = np.gradient(relief, axis=1) * canvas.height if relief.shape[1] > 1 else relief * 0
-        shade = np.clip(0.5 + light.side * slope * 0.14, 0, 1)
+        shade = np.clip(0.5 + light.side * canvas.slope(relief, 1) * 0.14, 0, 1)
         altitude = np.clip((canvas.horizon - canvas.y[rows]) / (height * 1.1), 0, 1)
         rock = colour * (0.72 + 0.55 * relief[..., None])
         if snow:

@@ -61,7 +61,7 @@ def _things(canvas: Canvas, road: Callable[[float], tuple[float, float]] | None)
 
     def place(near: float, far: float, half: float) -> tuple[float, float] | None:
         """A spot on dry land with room for a foot of that half width (times its scale)."""
-        for u, v in rng.random((8, 2)):
+        for u, v in rng.random((8, 2)).tolist():
             x, base = (1.04 * u - 0.02) * canvas.aspect, canvas.horizon + below * (far + (near - far) * v)
             feet = (x + side * half * canvas.scale(base) for side in (-1, 0, 1))
             if all(stands_on(FIELD, min(max(foot, 0), canvas.aspect - 0.01), base) for foot in feet):
@@ -111,9 +111,9 @@ class Scenes(Dataset):
     first: ClassVar = {"train": 0, "val": 1_000_000}
     seed = 0
 
-    def __init__(self, root: Path | None, split: str) -> None:
+    def __init__(self, root: Path | None, split: str, size: int | tuple[int, int] = recipe.side) -> None:
         super().__init__(root, split)
-        self.size = self.recipe.side
+        self.size = size
 
     def __len__(self) -> int:
         return self.images[self.split]
