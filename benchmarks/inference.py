@@ -1,0 +1,150 @@
+"""Multi-scale inference with flips: in bands (`depict.inference`) against the protocol as plain loops, in one run.
+
+a) CamVid images if they lie beside the repository (else generated ones), 11 classes, ViT-T, window 352;
+b) 150 classes on a large image, ViT-T, window 512, images resized to 512 first (as for ADE20K) and at their own size.
+Each way runs in a process of its own; peak memory is what it adds to the model and the images.
+
+    python benchmarks/inference.py [--images 20 --size 1024] [--only camvid|resized|whole]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).parents[1]
+SHARED = REPOSITORY.parent / "shared"
+CASES = {"camvid": (11, 352, 360, 2.0), "resized": (150, 512, 512, 4.0), "whole": (150, 512, None, 4.0)}
+"""Classes, window, side, ratio."""
+
+
+def pictures(case: str, count: int, size: int):
+    """Images uint8 (3, H, W)."""
+    import torch
+
+    from depict.images import read_image
+
+    files = sorted((SHARED / "camvid" / "val").glob("*.png"))[:count]
+    if case == "camvid" and files:
+        return [torch.tensor(read_image(file)).permute(2, 0, 1) for file in files]
+    generator = torch.Generator().manual_seed(0)
+    count, height, width = (count, 360, 480) if case == "camvid" else (1, size, size)
+    coarse = torch.rand(count, 3, height // 20, width // 20, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bicubic")
+    return list((255 * smooth).clamp(0, 255).to(torch.uint8))
+
+
+def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
+    import torch
+
+    import depict
+    from depict import inference
+    from depict.inference import MULTISCALE, Protocol, predict
+
+    sys.path.insert(0, str(REPOSITORY / "tests"))
+    from naive_inference import naive_probabilities
+
+    torch.manual_seed(0)
+    classes, window, side, ratio = CASES[case]
+    weights = SHARED / "weights" / "vit_tiny_patch16_224.safetensors"
+    model = depict.create_model(
+        "depict_sa",
+        encoder="vit_tiny_patch16_224",
+        num_classes=classes,
+        image_size=window,
+        pretrained=str(weights) if weights.is_file() else False,
+    ).eval()
+    images = pictures(case, count, size)
+    spent = {"network": 0.0, "windows": 0.0}
+
+    def network(x):
+        start = time.perf_counter()
+        masks = model.masks(x)
+        spent["network"] += time.perf_counter() - start
+        return masks
+
+    apply = inference._apply
+
+    def timed_apply(*arguments):
+        start, inside = time.perf_counter(), spent["network"]
+        passes = apply(*arguments)
+        spent["windows"] += time.perf_counter() - start - (spent["network"] - inside)
+        return passes
+
+    inference._apply = timed_apply
+    normalisation = {"mean": model.mean, "std": model.std, "patch_size": model.patch_size}
+    stride = window - 32
+
+    def bands(image):
+        protocol = Protocol((window, window), (stride, stride), side, ratio, MULTISCALE, flip=True)
+        return predict(network, image, protocol, **normalisation)
+
+    def loops(image):
+        options = {"window": window, "stride": stride, "side": side, "ratio": ratio, "scales": MULTISCALE, "flip": True}
+        return naive_probabilities(network, image, **options, **normalisation).argmax(0).to(torch.uint8)
+
+    with torch.inference_mode():
+        method = {"bands": bands, "loops": loops}[way]
+        model.masks(torch.zeros(8, 3, window, window))  # the model's own working memory belongs to neither way
+        before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        start = time.perf_counter()
+        labels = [method(image).numpy() for image in images]
+        spent["total"] = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    np.savez(out, *labels)
+    print(json.dumps(spent | {"megabytes": peak / 1e6, "images": len(images)}))
+
+
+def compare(case: str, count: int, size: int) -> None:
+    found, labels = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for way in ("loops", "bands"):
+            out = Path(folder) / f"{way}.npz"
+            command = [sys.executable, __file__, "--images", str(count), "--size", str(size)]
+            command += ["--only", case, "--way", way, "--out", str(out)]
+            found[way] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+            with np.load(out) as file:
+                labels[way] = [file[name] for name in file.files]
+    classes, window, side, _ = CASES[case]
+    shape = " x ".join(map(str, labels["bands"][0].shape))
+    resized = f"resized to {side}" if side else "at its own size"
+    print(f"{case}: {found['bands']['images']} image(s) of {shape}, {resized}, {classes} classes, window {window}")
+    for way, row in found.items():
+        outside = row["total"] - row["network"]
+        line = f"  {way:<6}{row['total']:8.2f} s, network {row['network']:.2f} s, outside {outside:.2f} s "
+        line += f"({100 * outside / row['total']:.1f} %), {row['megabytes']:.0f} MB at the peak"
+        print(line)
+    bands, loops = found["bands"], found["loops"]
+    rendering = bands["total"] - bands["network"] - bands["windows"]
+    print(f"  bands outside the network: windows {bands['windows']:.2f} s, rendering {rendering:.2f} s")
+    equal = np.mean(np.concatenate([(a == b).ravel() for a, b in zip(*labels.values(), strict=True)]))
+    print(f"  loops / bands: time {loops['total'] / bands['total']:.2f}; ", end="")
+    print(f"bands / loops: memory {bands['megabytes'] / loops['megabytes']:.3f}; equal labels {100 * equal:.4f} %")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        measure(options.way, options.only, options.images, options.size, options.out)
+        return
+    for case in [options.only] if options.only else CASES:
+        compare(case, options.images, options.size)
+
+
+if __name__ == "__main__":
+    main()
