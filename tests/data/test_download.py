@@ -11,10 +11,10 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from local_server import serve
 
 from depict.data.download import download
 from depict.errors import UserError
+from local_server import serve
 
 BODY = np.random.default_rng(0).bytes(3_000_000)
 SHA1 = hashlib.sha1(BODY).hexdigest()
@@ -159,6 +159,23 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
     with serve({"a.zip": BODY}) as server, pytest.raises(UserError, match=r"needs 0.00 GB, but only 0.00 GB are free"):
         download(f"{server.url}/a.zip", tmp_path / "a.zip")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_meanwhile_keeps_what_came(tmp_path):
+    program = (
+        "import resource, sys, pathlib, depict.data.download as d, depict.errors as e\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
+        "try: d.download(sys.argv[1], pathlib.Path(sys.argv[2]))\n"
+        "except e.UserError as error: print(error)"
+    )
+    with serve({"a.zip": BODY}) as server:
+        command = [sys.executable, "-c", program, f"{server.url}/a.zip", str(tmp_path / "a.zip")]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "cannot write" in told
+        assert "Run again to continue" in told
+        assert 0 < (tmp_path / "a.zip.part").stat().st_size <= 1_500_000
+        assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
+    assert server.requests[-1][1] is not None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

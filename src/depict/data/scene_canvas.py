@@ -59,9 +59,10 @@ def choose_light(rng: np.random.Generator, aspect: float, horizon: float) -> Lig
     names = [*_SKIES, "noon", "noon", "noon", "golden", "verdigris"]  # most pictures are taken by day
     first, second = (names[int(rng.random() * len(names))] for _ in range(2))
     part = 0.35 * rng.random()
-    values = [np.asarray(a, np.float32) * (1 - part) + np.asarray(b, np.float32) * part
-              for a, b in zip(_SKIES[first], _SKIES[second], strict=True)]  # fmt: skip
+    pairs = zip(_SKIES[first], _SKIES[second], strict=True)
+    values = [np.asarray(a, np.float32) * (1 - part) + np.asarray(b, np.float32) * part for a, b in pairs]
     zenith, low, direct, ambient, haze = values
+    # Strong tints would make colour useless; this much keeps it a hint.
     direct, ambient = (light + 0.35 * (light.mean() - light) for light in (direct, ambient))
     sun = (aspect * rng.uniform(0.08, 0.92), horizon * rng.uniform(0.1, 0.85))
     side = 1.0 if sun[0] > aspect / 2 else -1.0
@@ -120,6 +121,11 @@ class Canvas:
             length = float(np.hypot(x1 - x0, y1 - y0)) or 1.0
             inside = np.minimum(inside, ((x1 - x0) * (y - y0) - (y1 - y0) * (x - x0)) / length)
         return self.cover(inside)
+
+    def rectangle(self, box: Box, left: float, top: float, right: float, bottom: float) -> Array:
+        """The coverage (h, w) of an upright rectangle."""
+        x, y = self.grid(box)
+        return self.cover(np.minimum(np.minimum(x - left, right - x), np.minimum(y - top, bottom - y)))
 
     def ellipse(self, box: Box, centre: tuple[float, float], radius_x: float, radius_y: float) -> Array:
         """The coverage (h, w) of an ellipse."""
