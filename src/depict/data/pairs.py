@@ -105,7 +105,7 @@ class FileDataset(Dataset):
         table = np.full(256, WRONG, np.uint8)
         table[IGNORE] = IGNORE
         table[: len(meaning)] = meaning
-        labels = table[mask]
+        labels = np.take(table, mask)
         if (labels == WRONG).any():
             found = np.unique(mask[labels == WRONG], return_counts=True)
             listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
