@@ -154,6 +154,17 @@ def test_a_link_that_leads_to_itself_is_named(tmp_path, quick):
     assert complaint(tmp_path, quick) == f"cannot read '{image}': Too many levels of symbolic links."
 
 
+@BOTH
+def test_what_is_not_a_file_is_not_opened(tmp_path, quick):
+    image, _ = spoiled(tmp_path)
+    image.unlink()
+    os.mkfifo(image)  # opening it would wait for ever
+    assert complaint(tmp_path, quick) == f"'{image}' is not a file."
+    image.unlink()
+    image.mkdir()
+    assert complaint(tmp_path, quick) == f"'{image}' is not a file."
+
+
 def test_folders_that_contain_themselves_are_not_followed(tmp_path):
     spoiled(tmp_path)
     (tmp_path / "train" / "again").symlink_to(tmp_path / "train", target_is_directory=True)

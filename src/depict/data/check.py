@@ -23,8 +23,8 @@ SHOWN = 10
 def quick_check(dataset: Dataset) -> None:
     """Raise one line about the first file that is missing, unreadable or of the wrong size, from headers alone.
 
-    Runs before every training: about 10,000 pairs per second from a warm disk. The first sample is read whole,
-    because a wrong kind of mask is mostly wrong in all of them.
+    Runs before every training: some thousand pairs per second. The first sample is read whole, because a wrong kind
+    of mask is mostly wrong in all of them.
     """
     if isinstance(dataset, FileDataset):
         for problem in dataset.problems:

@@ -9,6 +9,7 @@ the turned image.
 from __future__ import annotations
 
 import contextlib
+import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -194,12 +195,16 @@ def check_mask(path: Path, image: Image.Image) -> None:
 def opened(path: Path) -> Iterator[Image.Image]:
     """A picture file, header read and size within bounds; whatever fails inside is one line with its name."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError(f"'{path}' is not a file.")
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"'{path}' is {image.width}x{image.height}: too large (limit {MAX_PIXELS} pixels).")
             yield image
-    except UserError:
+    except DataError:
         raise
+    except UserError as error:
+        raise DataError(f"'{path}': {error}") from error
     except UnidentifiedImageError as error:
         empty = path.stat().st_size == 0
         raise DataError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable picture'}.") from error
