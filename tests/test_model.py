@@ -15,9 +15,9 @@ from depict.decoders import DECODERS
 from depict.model import SegmentationModel
 
 
-def small(decoder="depict_sa", classes=("sky", "road", "tree"), image_size=(32, 48), **options):
+def small(decoder="depict_sa", classes=("sky", "road", "tree"), image_size=(32, 48), patch_size=8, **options):
     config = Config(
-        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=8, dim=64, depth=1),
+        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=patch_size, dim=64, depth=1),
         decoder=DecoderConfig(decoder, **options),
         image_size=image_size,
     )
@@ -80,7 +80,7 @@ def test_arrays_and_tensors_are_segmented_as_the_picture_they_show():
 
 
 def test_a_picture_beyond_4k_is_segmented_in_windows():
-    model = small("linear", image_size=(512, 512))
+    model = small("linear", image_size=(512, 512), patch_size=32)
     assert model.segment(np.zeros((4100, 4200, 3), np.uint8)).shape == (4100, 4200)
 
 
