@@ -7,10 +7,11 @@ so that neither C x H x W logits nor probabilities ever exist at once.
 
 from __future__ import annotations
 
-import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 
 # Bytes of a band of scores: small enough for a core's cache, large enough for a GPU to be busy, enough rows to share.
 CPU_BAND, GPU_BAND, WIDE_BAND = 1 << 20, 64 << 20, 64 << 20
+# Pixels that the network sees at once: a CPU gains nothing from more, a GPU does.
+CPU_PIXELS, GPU_PIXELS = 2 * 512 * 512, 16 * 512 * 512
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def predict(
     """The class of each pixel of an image, uint8 (3, H, W) -> (H, W), uint8 (int16 beyond 256 classes), on the CPU.
 
     `mean` and `std` normalise RGB in 0..1. `patch_size`: the network pads its input right and bottom to a multiple of
-    it, and its logits cover the padded input. `batch`: windows per call, by default as many as make up 8 of 512 x 512.
+    it, and its logits cover the padded input. `batch`: windows per call, by default 2 of 512 x 512 pixels on a CPU and
+    16 on a GPU, or as many others as have these pixels.
     """
     passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
     classes = passes[0].logits.shape[1]
@@ -110,6 +114,20 @@ def probabilities(
         yield start, stop, scores.transpose(0, 1)
 
 
+class _Window(NamedTuple):
+    """What the network sees, and where it belongs."""
+
+    number: int
+    """Of its pass."""
+    size: tuple[int, int]
+    """Of the whole image in this pass."""
+    flipped: bool
+    row: int
+    column: int
+    pixels: Tensor
+    """(3, h, w), normalised."""
+
+
 @dataclass
 class _Pass:
     """One scale, flipped or not: all windows' logits and the maps from them to the image's pixels."""
@@ -133,61 +151,73 @@ def _apply(
     """Run the network over all windows of all scales and flips, batched across them."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
         raise UserError(f"an image must be uint8 (3, H, W), not {image.dtype} {tuple(image.shape)}.")
-    height, width = protocol.window
-    batch = batch or max(1, 8 * 512 * 512 // (height * width))
+    device = torch.device(device)
+    pixels = CPU_PIXELS if device.type == "cpu" else GPU_PIXELS
+    batch = batch or max(1, pixels // math.prod(protocol.window))
     passes: list[_Pass] = []
-    windows = _windows(image, protocol, mean, std)
+    windows = _windows(image, protocol, mean, std, device)
     while group := list(itertools.islice(windows, batch)):
-        logits = network(torch.stack([window for *_, window in group]).to(device)).detach()
+        logits = network(torch.stack([window.pixels for window in group]))
         if logits.ndim != 4 or len(logits) != len(group):
             raise UserError(f"the network must give logits (B, C, h, w), not {tuple(logits.shape)}.")
-        _, classes, h, w = logits.shape
-        for (number, size, flipped, row, column, _), values in zip(group, logits, strict=True):
-            if number == len(passes):
-                maps = []
-                for axis, low in enumerate((h, w)):
-                    padded = padded_size(protocol.window, patch_size)[axis]
-                    inner = overlapping(size[axis], protocol.window[axis], protocol.stride[axis], low, padded)
-                    maps.append(bilinear(size[axis], image.shape[1 + axis]).after(inner))
-                counts = [len(anchors(*axis)) for axis in zip(size, protocol.window, protocol.stride, strict=True)]
-                grid = values.new_empty(counts[0] * h, classes, counts[1] * w, dtype=torch.float32)
-                passes.append(_Pass(grid, maps[0], maps[1][::-1] if flipped else maps[1]))
-            target = passes[number].logits[row * h : (row + 1) * h, :, column * w : (column + 1) * w]
-            target.copy_(values.transpose(0, 1))
+        h, w = logits.shape[2:]
+        for window, values in zip(group, logits, strict=True):
+            if window.number == len(passes):
+                passes.append(_empty_pass(window, values, image, protocol, patch_size))
+            rows = slice(window.row * h, (window.row + 1) * h)
+            columns = slice(window.column * w, (window.column + 1) * w)
+            passes[window.number].logits[rows, :, columns] = values.transpose(0, 1)
     return passes
 
 
-def _windows(
-    image: Tensor, protocol: Protocol, mean: Sequence[float], std: Sequence[float]
-) -> Iterator[tuple[int, tuple[int, int], bool, int, int, Tensor]]:
-    """Every window: number of its pass, size of the (enlarged) image, flipped, row, column, pixels (3, h, w).
+def _empty_pass(
+    window: _Window, values: Tensor, image: Tensor, protocol: Protocol, patch_size: tuple[int, int]
+) -> _Pass:
+    """Room for the logits of all windows of this one's pass; its own are values (C, h', w')."""
+    padded = padded_size(protocol.window, patch_size)
+    maps, lengths = [], []
+    for axis in (0, 1):
+        geometry = window.size[axis], protocol.window[axis], protocol.stride[axis]
+        low = values.shape[1 + axis]
+        inner = overlapping(*geometry, low, padded[axis])
+        maps.append(bilinear(window.size[axis], image.shape[1 + axis]).after(inner))
+        lengths.append(low * len(anchors(*geometry)))
+    logits = values.new_empty(lengths[0], len(values), lengths[1], dtype=torch.float32)
+    return _Pass(logits, maps[0], maps[1][::-1] if window.flipped else maps[1])
 
-    Windows are cut, enlarged and normalised one by one: a 1 x 1000 image enlarges to half a million columns.
+
+def _windows(
+    image: Tensor, protocol: Protocol, mean: Sequence[float], std: Sequence[float], device: torch.device
+) -> Iterator[_Window]:
+    """Every window of every pass, cut, enlarged and normalised on its own.
+
+    One by one, since a 1 x 1000 image enlarges to half a million columns.
     """
     from torchvision.transforms.v2 import functional
 
-    shift, scale = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in (mean, std))
+    shift, scale = (255 * torch.tensor(v, dtype=torch.float32, device=device).view(3, 1, 1) for v in (mean, std))
     height, width = protocol.window
     flips = (False, True) if protocol.flip else (False,)
     for number, (factor, flipped) in enumerate(itertools.product(protocol.scales, flips)):
-        source = image.cpu()
+        source = image.cpu()  # resized there, so that its bytes do not depend on the device
         resized = protocol.size(image.shape[1], image.shape[2], factor)
         if resized != tuple(image.shape[1:]):
             source = functional.resize(source, list(resized), functional.InterpolationMode.BILINEAR, antialias=False)
+        source = source.to(device)
         if flipped:
             source = source.flip(2)
         size = enlarged_size(*resized, protocol.window)
         enlarge = size != resized
         if enlarge:
-            source = (source / 255 - shift) / scale
+            source = source.float().sub_(shift).div_(scale)
         rows, columns = (bilinear(inputs, outputs) for inputs, outputs in zip(resized, size, strict=True))
         for row, top in enumerate(anchors(size[0], height, protocol.stride[0])):
             for column, left in enumerate(anchors(size[1], width, protocol.stride[1])):
                 if enlarge:
-                    window = _sample(source, rows[top : top + height], columns[left : left + width])
+                    pixels = _sample(source, rows[top : top + height], columns[left : left + width])
                 else:
-                    window = (source[:, top : top + height, left : left + width] / 255 - shift) / scale
-                yield number, size, flipped, row, column, window
+                    pixels = source[:, top : top + height, left : left + width].float().sub_(shift).div_(scale)
+                yield _Window(number, size, flipped, row, column, pixels)
 
 
 def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
@@ -195,10 +225,11 @@ def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
     first, last = int(columns.indices.min()), int(columns.indices.max())
     values = source[:, :, first : last + 1]
     for dim, axis, offset in ((1, rows, 0), (2, columns, first)):
-        indices, weights = torch.from_numpy(axis.indices - offset), torch.from_numpy(axis.weights)
+        indices = torch.from_numpy(axis.indices - offset).to(source.device)
+        weights = torch.from_numpy(axis.weights).to(source.device)
         shape = (-1, 1) if dim == 1 else (-1,)
-        taps = (values.index_select(dim, i) * w.view(shape) for i, w in zip(indices.T, weights.T, strict=True))
-        values = functools.reduce(torch.add, taps)
+        low, high = (values.index_select(dim, i).mul_(w.view(shape)) for i, w in zip(indices.T, weights.T, strict=True))
+        values = low.add_(high)
     return values
 
 
@@ -211,7 +242,7 @@ def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tens
     height, width = len(passes[0].rows), len(passes[0].columns)
     classes, device = passes[0].logits.shape[1], passes[0].logits.device
     row_bytes = 4 * classes * width
-    narrow = max(1, (CPU_BAND if device.type == "cpu" else GPU_BAND) // row_bytes)
+    narrow = min(height, max(1, (CPU_BAND if device.type == "cpu" else GPU_BAND) // row_bytes))
     wide = max(narrow, min(64, WIDE_BAND // row_bytes) // narrow * narrow)
     column_blocks = [_column_blocks(one, device) for one in passes]
     total, scratch = (torch.empty(narrow, classes, width, device=device) for _ in range(2))

@@ -50,7 +50,7 @@ def main(
         side: Short edge that images are resized to; by default as in training, else the larger of the data set's and
             the model's crop.
         stride: Step from window to window in pixels; by default the window less 32.
-        batch: Windows per call of the network; by default as many as make up 8 of 512 x 512 pixels.
+        batch: Windows per call of the network; by default 2 of 512 x 512 pixels on a CPU, 16 on a GPU.
         device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
     """
     import depict
