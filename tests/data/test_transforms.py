@@ -136,6 +136,28 @@ def test_brightness_stays_within_thirty_two():
     assert min(values) < 56 and max(values) > 215
 
 
+def test_the_hue_turns_by_at_most_thirty_six_degrees():
+    # Brightness, contrast and saturation leave the hue of a red that is never clipped alone.
+    red = torch.tensor([120, 0, 0], dtype=torch.uint8)[:, None, None]
+    hues = []
+    for index in range(800):
+        colour = distort_colours(red, sample_generator(0, 0, index)).flatten().tolist()
+        hue = 360 * colorsys.rgb_to_hsv(*(part / 255 for part in colour))[0]
+        hues.append(hue - 360 if hue > 180 else hue)
+    assert -38 < min(hues) < -33
+    assert 31 < max(hues) < 36
+
+
+def test_the_size_factor_is_uniform_between_a_half_and_two():
+    augmentation = Augmentation(side=40, ratio=4, crop=(200, 200), mean=HALF, std=HALF)
+    factors = [
+        augmentation.vary(noise(), blocks(), sample_generator(0, 0, index))[1].shape[0] / 40 for index in range(200)
+    ]
+    assert 0.5 <= min(factors) < 0.55
+    assert 1.95 < max(factors) <= 2
+    assert abs(np.mean(factors) - 1.25) < 0.08
+
+
 def augmented(crop=(32, 32), index=0, epoch=0, seed=0):
     augmentation = Augmentation(side=40, ratio=4, crop=crop, mean=HALF, std=HALF)
     return augmentation(noise(), blocks(), sample_generator(seed, epoch, index))
