@@ -2,9 +2,10 @@
 
 a) CamVid images if they lie beside the repository (else generated ones), 11 classes, ViT-T, window 352;
 b) 150 classes on a large image, ViT-T, window 512, images resized to 512 first (as for ADE20K) and at their own size.
+c) 150 classes on 4096 x 4096 pixels at their own size, in bands only and with one convolution as the network.
 Each way runs in a process of its own; peak memory is what it adds to the model and the images.
 
-    python benchmarks/inference.py [--images 20 --size 1024] [--only camvid|resized|whole]
+    python benchmarks/inference.py [--images 20 --size 1024] [--only camvid|resized|whole|huge]
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ import numpy as np
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared"
-CASES = {"camvid": (11, 352, 360, 2.0), "resized": (150, 512, 512, 4.0), "whole": (150, 512, None, 4.0)}
+CASES = {
+    "camvid": (11, 352, 360, 2.0),
+    "resized": (150, 512, 512, 4.0),
+    "whole": (150, 512, None, 4.0),
+    "huge": (150, 512, None, 4.0),
+}
 """Classes, window, side, ratio."""
 
 
@@ -37,6 +43,7 @@ def pictures(case: str, count: int, size: int):
     if case == "camvid" and files:
         return [torch.tensor(read_image(file)).permute(2, 0, 1) for file in files]
     generator = torch.Generator().manual_seed(0)
+    size = 4096 if case == "huge" else size
     count, height, width = (count, 360, 480) if case == "camvid" else (1, size, size)
     coarse = torch.rand(count, 3, height // 20, width // 20, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bicubic")
@@ -63,6 +70,9 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
         image_size=window,
         pretrained=str(weights) if weights.is_file() else False,
     ).eval()
+    if case == "huge":
+        patches = torch.nn.Conv2d(3, classes, 16, stride=16)
+        model.masks = patches.forward
     images = pictures(case, count, size)
     spent = {"network": 0.0, "windows": 0.0}
 
@@ -107,7 +117,7 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
 def compare(case: str, count: int, size: int) -> None:
     found, labels = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for way in ("loops", "bands"):
+        for way in ("bands",) if case == "huge" else ("loops", "bands"):
             out = Path(folder) / f"{way}.npz"
             command = [sys.executable, __file__, "--images", str(count), "--size", str(size)]
             command += ["--only", case, "--way", way, "--out", str(out)]
@@ -123,9 +133,12 @@ def compare(case: str, count: int, size: int) -> None:
         line = f"  {way:<6}{row['total']:8.2f} s, network {row['network']:.2f} s, outside {outside:.2f} s "
         line += f"({100 * outside / row['total']:.1f} %), {row['megabytes']:.0f} MB at the peak"
         print(line)
-    bands, loops = found["bands"], found["loops"]
+    bands = found["bands"]
     rendering = bands["total"] - bands["network"] - bands["windows"]
     print(f"  bands outside the network: windows {bands['windows']:.2f} s, rendering {rendering:.2f} s")
+    if case == "huge":
+        return
+    loops = found["loops"]
     equal = np.mean(np.concatenate([(a == b).ravel() for a, b in zip(*labels.values(), strict=True)]))
     print(f"  loops / bands: time {loops['total'] / bands['total']:.2f}; ", end="")
     print(f"bands / loops: memory {bands['megabytes'] / loops['megabytes']:.3f}; equal labels {100 * equal:.4f} %")

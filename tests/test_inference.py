@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -175,6 +178,24 @@ def test_autocast_around_inference_does_not_round_the_rendering():
     plain = rendered()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(rendered(), plain, atol=1e-6, rtol=0)
+
+
+def test_memory_stays_far_below_that_of_the_probabilities():
+    code = """
+import resource, torch
+from depict.inference import Protocol, predict
+weight = torch.randn(150, 3, 16, 16)
+network = lambda images: torch.nn.functional.conv2d(images, weight, stride=16)
+options = dict(mean=(0.5,) * 3, std=(0.5,) * 3, patch_size=(16, 16), batch=1)
+peaks = []
+for side in (64, 1024):
+    image = torch.zeros(3, side, side, dtype=torch.uint8)
+    predict(network, image, Protocol((256, 256), (224, 224), side=256, scales=(0.5, 1.0)), **options)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print((peaks[1] - peaks[0]) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 100  # of 600 MB for 150 x 1024 x 1024
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -165,6 +168,22 @@ def test_bfloat16_masks_under_autocast_are_not_rounded_further(loss):
     slope = gradient(value, half)
     assert slope.dtype == torch.bfloat16
     torch.testing.assert_close(slope, gradient(expected, exact).bfloat16())
+
+
+def test_memory_stays_far_below_that_of_the_upsampled_masks():
+    code = """
+import resource, torch
+from depict.losses import cross_entropy
+peaks = []
+for side in (32, 512):
+    masks = torch.zeros(4, 150, side // 16, side // 16, requires_grad=True)
+    labels = torch.zeros(4, side, side, dtype=torch.uint8)
+    cross_entropy(masks, labels, (16, 16))[0].backward()
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print((peaks[1] - peaks[0]) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 120  # of 600 MB, and as much again for the gradient
 
 
 def test_huge_logits_stay_finite():
