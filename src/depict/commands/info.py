@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import tyro
 from depict.config import DecoderConfig, EncoderConfig
 from depict.errors import UserError
 from depict.paper import DIMS, FOOTNOTES, MASKFORMER, ROWS, Row
+from depict.presets import preset_names
 
 CONVENTION = (
     "GFLOPs as the paper counts them: 1 multiply-add = 1, attention products included, LayerNorm 5 per element;\n"
@@ -48,7 +50,8 @@ def main(
             parameters, flops = MASKFORMER
         rows.append(_facts(row, parameters, flops))
     if json_:
-        print(json.dumps({"convention": " ".join(CONVENTION.split()), "rows": rows, "footnotes": FOOTNOTES}, indent=2))
+        told = {"convention": " ".join(CONVENTION.split()), "rows": rows, "footnotes": FOOTNOTES}
+        print(json.dumps(told | {"configurations": preset_names()}, indent=2))
         return
     table = None
     for row, facts in zip(ROWS, rows, strict=True):
@@ -65,6 +68,9 @@ def main(
     )
     for text in FOOTNOTES:
         print(f"  - {text}")
+    print("\nConfigurations, for `depict train --config NAME`:")
+    names = "  ".join(preset_names())
+    print(textwrap.fill(names, 118, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _facts(row: Row, parameters: int, flops: int) -> dict[str, Any]:
