@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from depict.bands import AxisMap, bands, bilinear, padded_size
+from depict.data.dataset import IGNORE
 from depict.errors import UserError
-
-IGNORE = 255
 
 # Bytes of upsampled logits in a band, and of masks with their columns interpolated that a group of images may hold.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
