@@ -7,9 +7,12 @@ names, a palette and what its mask values mean (or of `Dataset`, when the sample
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     import torch
@@ -54,9 +57,44 @@ class Dataset:
         """A name for the sample, unique within the split and fit for a file name."""
         raise NotImplementedError
 
+    def identity(self) -> Iterator[object]:
+        """Plain values that differ when any sample does, without reading them all: a cache is known by these."""
+        raise NotImplementedError
+
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The sample unaugmented: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
         raise NotImplementedError
+
+
+class Subset(Dataset):
+    """So many samples of another data set, drawn by a seed; a smaller subset of the same seed is part of a larger."""
+
+    def __init__(self, dataset: Dataset, count: int, seed: int) -> None:
+        super().__init__(dataset.root, dataset.split)
+        self.dataset = dataset
+        self.indices = np.random.default_rng(seed).permutation(len(dataset))[:count]
+        self.name, self.classes, self.palette, self.recipe = (
+            dataset.name,
+            dataset.classes,
+            dataset.palette,
+            dataset.recipe,
+        )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def name_of(self, index: int) -> str:
+        """The name it has in the whole data set."""
+        return self.dataset.name_of(int(self.indices[index]))
+
+    def identity(self) -> Iterator[object]:
+        """Which samples, and of what."""
+        yield self.indices.tolist()
+        yield from self.dataset.identity()
+
+    def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sample as the whole data set reads it."""
+        return self.dataset.read(int(self.indices[index]))
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:

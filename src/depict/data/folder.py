@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,11 @@ class Folder(FileDataset):
             for files in (images_of[""], masks_of[""])
         ]
         return chosen[0], chosen[1]
+
+    def identity(self) -> Iterator[object]:
+        """As for any files; and how colours are read."""
+        yield from super().identity()
+        yield self._colour_masks, sorted(self._coded.items())
 
     def read_labels(self, path: Path) -> np.ndarray:
         """Indices, or colours where classes.yaml gives them."""

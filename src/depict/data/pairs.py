@@ -85,6 +85,17 @@ class FileDataset(Dataset):
             raise self._missing(name)
         return self._images[name], self._masks[name]
 
+    def identity(self) -> Iterator[object]:
+        """What mask values mean; names, sizes and times of all files, so that a copy elsewhere is the same."""
+        yield self.meaning
+        for index, name in enumerate(self._names):
+            for path in self.paths(index):
+                try:
+                    status = path.stat()
+                except OSError as error:
+                    raise DataError(f"cannot read '{path}': {error.strerror}.") from error
+                yield name, path.name, status.st_size, status.st_mtime_ns
+
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Image uint8 (3, H, W) and labels uint8 (H, W), 255 = ignored."""
         import torch
