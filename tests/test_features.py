@@ -284,20 +284,29 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def start(folder, program, **options):
-    """Another Python that has this file's `small`, `FewScenes` and `opened`, and `folder`."""
-    header = (
-        f"import sys, time; from pathlib import Path; from test_features import *; folder = Path({str(folder)!r})\n"
-    )
+@pytest.fixture
+def start(tmp_path):
+    """Starts another Python that has the names of this file, and `folder`; what still runs in the end is killed."""
+    header = f"import sys, time; from test_features import *; folder = Path({str(tmp_path)!r})\n"
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-c", header + program],
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        **options,
-    )
+    processes = []
+
+    def start(program, **options):
+        process = subprocess.Popen(
+            [sys.executable, "-c", header + program],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            **options,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        with process:
+            process.kill()
 
 
 STUCK = """
@@ -311,8 +320,8 @@ opened(small(), Stuck(None, "train"), folder, batch=1)
 """
 
 
-def test_a_build_that_was_killed_is_begun_anew_and_leaves_nothing_behind(tmp_path):
-    process = start(tmp_path, STUCK)
+def test_a_build_that_was_killed_is_begun_anew_and_leaves_nothing_behind(tmp_path, start):
+    process = start(STUCK)
     assert process.stdout.readline() == "halfway\n"
     parts = list(tmp_path.glob("*.part"))
     process.send_signal(signal.SIGKILL)
@@ -325,13 +334,11 @@ def test_a_build_that_was_killed_is_begun_anew_and_leaves_nothing_behind(tmp_pat
     torch.testing.assert_close(cache.tokens[4, 1].float(), by_hand(model, dataset, 4, True)[0], rtol=2e-3, atol=2e-3)
 
 
-def test_what_a_living_process_builds_is_left_alone(tmp_path):
-    process = start(tmp_path, STUCK)
+def test_what_a_living_process_builds_is_left_alone(tmp_path, start):
+    process = start(STUCK)
     assert process.stdout.readline() == "halfway\n"
     opened(small(seed=1), FewScenes(None, "train"), tmp_path)
     assert len(list(tmp_path.glob("*.part"))) == 1
-    process.kill()
-    process.communicate()
 
 
 COUNTED = """
@@ -347,8 +354,8 @@ print(cache.folder.name, cache.tokens.double().sum().item())
 """
 
 
-def test_of_two_processes_one_builds_and_the_other_waits(tmp_path):
-    processes = [start(tmp_path, COUNTED, stderr=subprocess.PIPE) for _ in range(2)]
+def test_of_two_processes_one_builds_and_the_other_waits(tmp_path, start):
+    processes = [start(COUNTED, stderr=subprocess.PIPE) for _ in range(2)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -362,14 +369,14 @@ def test_of_two_processes_one_builds_and_the_other_waits(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [20_000, 100])
-def test_a_full_disk_is_told_in_one_line_and_keeps_nothing(tmp_path, limit):
+def test_a_full_disk_is_told_in_one_line_and_keeps_nothing(tmp_path, start, limit):
     program = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 try: opened(small(), FewScenes(None, "train"), folder)
 except UserError as error: print(error)
 """
-    told, _ = start(tmp_path, program).communicate()
+    told, _ = start(program).communicate()
     assert told.startswith(f"cannot keep features in '{tmp_path}': File too large: set DEPICT_CACHE")
     assert told.count("\n") == 1
     assert only_locks(tmp_path)

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,7 +202,7 @@ def _build(
         pool = stack.enter_context(ThreadPoolExecutor(READERS))
         bar = stack.enter_context(tqdm(total=len(dataset), desc="encoding", unit="image", disable=not progress))
         stack.enter_context(_encoding(model, device))
-        samples = _ahead(pool, prepared, range(len(dataset)), 2 * batch)
+        samples = stack.enter_context(contextlib.closing(_ahead(pool, prepared, range(len(dataset)), 2 * batch)))
         for start in range(0, len(dataset), batch):
             count = min(batch, len(dataset) - start)
             images = torch.zeros(count, 2, 3, *model.image_size)
@@ -242,7 +242,9 @@ def _encoding(model: SegmentationModel, device: torch.device | str | None) -> It
         model.encoder.train(training)
 
 
-def _ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], count: int) -> Iterator[R]:
+def _ahead(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], count: int
+) -> Generator[R, None, None]:
     """`map` in the threads of `pool`, `count` items ahead of what was taken (Executor.map would run through all)."""
     pending: deque[Future[R]] = deque()
     try:
