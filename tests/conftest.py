@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[1]
 @pytest.fixture(autouse=True)
 def _reproducible():
     torch.manual_seed(0)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

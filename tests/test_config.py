@@ -15,6 +15,11 @@ def test_a_configuration_survives_the_way_through_yaml(tmp_path):
     assert from_dict(Config, read_yaml(tmp_path / "config.yaml"), "config.yaml") == config
 
 
+def test_a_rate_may_be_written_without_a_point(tmp_path):
+    (tmp_path / "a.yaml").write_text("train: {lr: 1e-3}")
+    assert from_dict(Config, read_yaml(tmp_path / "a.yaml"), "a.yaml").train.lr == 1e-3
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

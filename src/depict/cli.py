@@ -13,6 +13,7 @@ import sys
 from depict.errors import UserError, unknown
 
 COMMANDS = {
+    "train": "a model from images and masks; the same command again goes on where it stopped",
     "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
@@ -64,6 +65,9 @@ def _dispatch(arguments: list[str]) -> int:
     module = importlib.import_module(
         f"depict.commands.{name}_" if keyword.iskeyword(name) else f"depict.commands.{name}"
     )
+
+    if hasattr(module, "run"):
+        return module.run(rest)
 
     import tyro
 

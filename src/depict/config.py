@@ -7,11 +7,12 @@ knows them (a decoder its own sizes, a data set its own recipe), so that a saved
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import yaml
 from tyro.conf import arg
@@ -20,6 +21,7 @@ from depict.errors import UserError, unknown
 from depict.files import atomic_path
 
 T = TypeVar("T")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 @dataclass
@@ -32,7 +34,7 @@ class EncoderConfig:
     """True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights."""
     drop_path: float = 0.0
     """Stochastic depth, rising linearly from 0 at the first block to this value at the last."""
-    freeze: bool = False
+    freeze: Annotated[bool, arg(aliases=["--freeze-encoder"])] = False
     """Keep the encoder's weights as they are and train the decoder only."""
     patch_size: int | None = None
     """Another patch size than the name says; for training from random weights."""
@@ -85,8 +87,63 @@ class DataConfig:
     """Short edge of the box that images are resized into, before the random factor."""
     ratio: float | None = None
     """Long edge of that box over its short edge."""
+    factors: tuple[float, float] = (0.5, 2.0)
+    """Smallest and largest random factor on the size of training images."""
+    colours: bool = True
+    """Distort brightness, contrast, saturation and hue of training images."""
+    limit: int | None = None
+    """Train on so many images only, drawn by the seed."""
     workers: int = 2
     """Processes that read and augment images."""
+
+
+@dataclass
+class TrainConfig:
+    """How the model is trained. Epochs, batch and rate left at None are the data set's published recipe."""
+
+    epochs: int | None = None
+    """Passes over the training images."""
+    batch: int | None = None
+    """Images per step, over all processes together."""
+    lr: float | None = None
+    """Learning rate at the start (after warm-up); by default the recipe's for sgd, 1e-3 or 2e-4 for adamw with a
+    frozen or a trained encoder."""
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    """sgd: Nesterov momentum 0.9, as published. adamw: the modern choice."""
+    weight_decay: float = 0.0
+    """Decay of matrices; norms, biases, embeddings, tokens and step sizes are never decayed."""
+    warmup: int = 0
+    """Steps in which the rate rises linearly to its start."""
+    layer_decay: float = 1.0
+    """Rate of each encoder block over that of the block after it."""
+    clip: float | None = None
+    """Largest norm of the gradient."""
+    accumulate: int = 1
+    """Pieces that a step is computed in, one after the other, to save memory; the result is the same."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Mixed precision; auto is bf16 on GPUs that have it, fp32 elsewhere."""
+    checkpointing: bool = False
+    """Recompute the encoder's activations in the backward pass instead of keeping them."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, which is then what is evaluated and kept."""
+    loss: Literal["ce", "ce+dice", "ce+lovasz"] = "ce"
+    """Cross-entropy, alone or with soft Dice or Lovász-softmax added."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: weigh each class by the median class frequency over its own."""
+    cache_features: bool = False
+    """Run a frozen encoder once per image and mirror image, and train the decoder from memory."""
+    validate_every: int | None = None
+    """Epochs between validations; by default an eighth of the training. The last epoch is always validated."""
+    save_every: int | None = None
+    """Steps between saves of the state to resume from; by default an epoch."""
+    patience: int | None = None
+    """Stop after so many validations without a better mIoU."""
+    tracker: Literal["none", "tensorboard", "wandb"] = "none"
+    """Log to TensorBoard or Weights & Biases too, if installed."""
+    device: str | None = None
+    """cpu, cuda or mps; by default the best there is."""
 
 
 @dataclass
@@ -96,9 +153,12 @@ class Config:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    image_size: int | tuple[int, int] = 512
-    """Crop that the model is trained on and window that it is applied in: side, or height and width."""
+    train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
+    image_size: int | tuple[int, int] | None = None
+    """Crop that the model is trained on and window that it is applied in: side, or height and width; by default the
+    data set's published crop."""
     seed: int = 0
+    """Seed of the weights, the order of images and the augmentation."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -166,12 +226,16 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         inner = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(inner) == len(value):
             return tuple(_convert(option, item, where) for option, item in zip(inner, value, strict=True))
+    elif origin is Literal and value in arguments:
+        return value
     elif hint is type(None) and value is None:
         return None
     elif hint is Path and isinstance(value, (str, Path)):
         return Path(value)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
+    elif hint is float and isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)  # YAML 1.1 reads 1e-3, without a point, as text
     elif hint is int and isinstance(value, bool):
         pass
     elif isinstance(hint, type) and isinstance(value, hint):

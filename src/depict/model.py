@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of the run folder; raised when an older depict could not read a newer folder."""
 WEIGHTS = "model.safetensors"
+"""The best weights by validation."""
+LAST = "last.safetensors"
+"""The weights after the last step."""
 
 
 class SegmentationModel(nn.Module):
@@ -53,12 +56,10 @@ class SegmentationModel(nn.Module):
             raise UserError(f"{len(self.palette)} colours do not match {len(self.classes)} classes.")
         encoder = dataclasses.asdict(config.encoder)
         freeze = encoder.pop("freeze")
-        options = decoder_options(config.decoder.name) | config.decoder.options()
-        self.config = dataclasses.replace(
-            config, image_size=self.image_size, decoder=DecoderConfig(name=config.decoder.name, **_known(options))
-        )
+        decoder = with_defaults(config.decoder)
+        self.config = dataclasses.replace(config, image_size=self.image_size, decoder=decoder)
         self.encoder = Encoder(image_size=self.image_size, **encoder)
-        self.decoder = create_decoder(config.decoder.name, self.encoder.dim, len(self.classes), **options)
+        self.decoder = create_decoder(decoder.name, self.encoder.dim, len(self.classes), **decoder.options())
         if freeze:
             self.encoder.freeze()
 
@@ -104,9 +105,11 @@ class SegmentationModel(nn.Module):
         """Logits (B, C, h, w) on the patch grid of normalised images (B, 3, H, W), padded to the patch."""
         return self.decoder(*self.tokens(images))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, C, H, W) of normalised images (B, 3, H, W)."""
+    def forward(self, images: Tensor, full_size: bool = True) -> Tensor:
+        """Logits (B, C, H, W) of normalised images (B, 3, H, W), or just `masks` if not `full_size`."""
         masks = self.masks(images)
+        if not full_size:
+            return masks
         size = [count * patch for count, patch in zip(masks.shape[-2:], self.patch_size, strict=True)]
         logits = F.interpolate(masks, size=size, mode="bilinear", align_corners=False)
         return logits[..., : images.shape[-2], : images.shape[-1]]
@@ -147,9 +150,19 @@ class SegmentationModel(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder: `model.safetensors` and `config.yaml`, each whole or not at all."""
-        folder = Path(folder)
-        with atomic_path(folder / WEIGHTS) as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, temporary)
+        self.save_config(Path(folder))
+        self.save_weights(Path(folder) / WEIGHTS)
+
+    def save_weights(self, path: Path) -> None:
+        """Write all tensors as safetensors."""
+        with atomic_path(path) as temporary:
+            try:
+                save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, temporary)
+            except SafetensorError as error:  # what the library makes of a full disk
+                raise OSError(str(error)) from error
+
+    def save_config(self, folder: Path) -> None:
+        """Write how the model was made, and its classes."""
         classes = {name: list(colour) for name, colour in zip(self.classes, self.palette, strict=True)}
         header = {"format": FORMAT, "stamp": stamp(self.config.seed)}
         write_yaml(folder / "config.yaml", header | to_dict(self.config) | {"classes": classes})
@@ -190,17 +203,22 @@ def create_model(
     return SegmentationModel(config, classes, palette)
 
 
-def load(run: str | Path) -> SegmentationModel:
-    """Give back the model of a run folder, in evaluation mode on the CPU."""
+def load(run: str | Path, last: bool = False) -> SegmentationModel:
+    """Give back the model of a run folder, in evaluation mode on the CPU.
+
+    It is the best one of the training by validation, or the `last` one.
+    """
     folder = Path(run)
     config, classes = read_run(folder)
     config.encoder.pretrained = False
     model = SegmentationModel(config, list(classes), list(classes.values()))
-    path = folder / WEIGHTS
+    path = folder / (LAST if last else WEIGHTS)
     try:
         state = load_file(path)
     except FileNotFoundError as error:
-        raise UserError(f"'{folder}' has no {WEIGHTS}: the run was not trained yet, or is not a run folder.") from error
+        raise UserError(
+            f"'{folder}' has no {path.name}: the run was not trained yet, or is not a run folder."
+        ) from error
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is damaged or unreadable: {' '.join(str(error).split())}") from error
     load_weights(model, state, path)
@@ -248,17 +266,17 @@ def read_run(folder: Path) -> tuple[Config, dict[str, Colour]]:
     return from_dict(Config, values, f"'{path}'"), classes
 
 
-def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
+def as_pair(size: int | Sequence[int] | None) -> tuple[int, int]:
     """Height and width from a side or a pair."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
+    pair = (size, size) if isinstance(size, int) else tuple(size or ())
     if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
         raise UserError(f"image_size must be a side or height and width, at least 1 pixel, not {size}.")
     return pair
 
 
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    fields = {field.name for field in dataclasses.fields(DecoderConfig)}
-    return {name: value for name, value in options.items() if name in fields}
+def with_defaults(decoder: DecoderConfig) -> DecoderConfig:
+    """The decoder's settings with its own defaults where nothing was said."""
+    return DecoderConfig(decoder.name, **decoder_options(decoder.name) | decoder.options())
 
 
 class _evaluating:  # noqa: N801 - reads as a statement

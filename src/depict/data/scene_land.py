@@ -125,19 +125,19 @@ def paint_water(canvas: Canvas) -> None:
         slant = rng.uniform(-0.5, 0.5) * (y - canvas.horizon)
         inside = np.minimum(y - top - 0.01 * ragged, (reach + slant - across + 0.3 * bend) * 0.7)
     box = canvas.box(0, top - 0.08, canvas.aspect, 1)
-    x, y = canvas.grid(box)
-    depth = canvas.depth(y)
+    gx, gy = canvas.grid(box)
+    depth = canvas.depth(gy)
     waves = canvas.noise(box, 46, stretch=5.5, octaves=2) - 0.5
     swell = canvas.noise(box, 18, stretch=5.0) - 0.5
     ripple = waves * 0.9 + swell * np.clip(1.6 / depth, 0, 1)
-    mirrored = np.clip((2 * top - y + 0.10 * ripple) * canvas.height, 0, canvas.height - 1).astype(int)
+    mirrored = np.clip((2 * top - gy + 0.10 * ripple) * canvas.height, 0, canvas.height - 1).astype(int)
     wobble = np.arange(box[1].start, box[1].stop)[None] + (swell * 0.06 * canvas.height).astype(int)
     reflection = canvas.image[mirrored, np.clip(wobble, 0, canvas.width - 1)]
     deep = light.on(pick(rng, _WATERS), 0.5)
     mirror = rng.uniform(0.25, 0.65) * np.clip(0.55 + 0.12 * depth, 0, 1)[..., None]
     colour = deep + (reflection - deep) * mirror
     colour = colour * (1 + rng.uniform(0.45, 0.9) * ripple[..., None])
-    glint = np.exp(-(((x - light.sun[0]) / 0.12) ** 2)) * np.clip(ripple * 9 - 1.0, 0, 1)
+    glint = np.exp(-(((gx - light.sun[0]) / 0.12) ** 2)) * np.clip(ripple * 9 - 1.0, 0, 1)
     crest = np.clip(ripple * 7 - 2.2, 0, 1) * rng.uniform(0.05, 0.35)
     colour = colour + (np.clip(glint * 0.8, 0, 1) + crest)[..., None] * (light.direct + 0.2 * light.ambient)
     canvas.paint(box, canvas.cover(inside[box[0]]), colour, WATER, 0.3 * canvas.haze(top))

@@ -37,6 +37,8 @@ class Augmentation:
     crop: tuple[int, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    factors: tuple[float, float] = FACTORS
+    colours: bool = True
 
     def __call__(
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
@@ -54,7 +56,7 @@ class Augmentation:
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """All that is random: size, crop, flip and colours. uint8 in, uint8 out, at most as large as the crop."""
-        factor = generator.uniform(*FACTORS)
+        factor = generator.uniform(*self.factors)
         size = resized_size(image.shape[1], image.shape[2], self.side, self.ratio, factor)
         labels = resize_labels(labels, size)
         top, left = choose_crop(labels, self.crop, generator)
@@ -62,7 +64,8 @@ class Augmentation:
         image, labels = resize_image(image, size)[window], labels[window]
         if generator.random() < 0.5:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
-        return distort_colours(image.contiguous(), generator), labels.contiguous()
+        image = image.contiguous()
+        return distort_colours(image, generator) if self.colours else image, labels.contiguous()
 
 
 def resize_image(image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:

@@ -1,0 +1,57 @@
+"""`depict train`: a model from images and masks."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from depict.config import Config, DecoderConfig
+
+
+def run(arguments: list[str]) -> int:
+    """Read `--config` first, because its settings are the defaults of all other flags."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--config")
+    early.add_argument("--decoder", "--decoder.name")
+    known, _ = early.parse_known_args(arguments)
+    if known.config is None:
+        base = Config()
+    else:
+        from depict.presets import load_config
+
+        base = load_config(known.config)
+    if known.decoder not in (None, base.decoder.name):
+        base.decoder = DecoderConfig(known.decoder)  # the options were another decoder's
+
+    def main(
+        out: Path,
+        config: str | None = None,
+        settings: Annotated[Config, tyro.conf.arg(name="")] = base,
+    ) -> int:
+        """Train a model into a run folder; the same command again goes on where it stopped.
+
+        Several processes: `torchrun --nproc-per-node 2 -m depict.cli train …`, or `accelerate launch -m depict.cli …`.
+
+        Args:
+            out: The run folder.
+            config: A configuration to start from: a YAML file, or the name of one that comes with depict, such as
+                ade20k/depict_sa_vit_s. Flags go over it.
+        """
+        from depict.training import InterruptedTraining, train
+
+        try:
+            result = train(dataclasses.replace(settings), out)
+        except InterruptedTraining as stop:
+            print(f"depict: {stop}", file=sys.stderr)
+            return 130
+        if result is not None:
+            print(result)
+            print(f"run: {out}")
+        return 0
+
+    return tyro.cli(main, prog="depict train", args=arguments)

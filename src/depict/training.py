@@ -1,0 +1,420 @@
+"""The training loop. Accelerate runs it on one device, on many, or on many machines; the loop stays ours.
+
+Everything random is a function of (seed, iteration), so a training that was killed goes on from its last state and ends
+with the same weights. The loss is normalised by the valid pixels of the whole step, so it does not depend on how a step
+is divided among processes or pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from tqdm import tqdm
+
+from depict import losses
+from depict.config import Config, to_dict
+from depict.data import create_dataset
+from depict.data.check import quick_check
+from depict.data.dataset import IGNORE, Dataset, Subset
+from depict.data.loading import Batch, Schedule, training_batches
+from depict.data.transforms import Augmentation
+from depict.errors import UserError
+from depict.evaluation import Result, evaluate, protocol_for
+from depict.features import FeatureBatch, feature_batches, open_cache
+from depict.model import LAST, WEIGHTS, SegmentationModel, as_pair, with_defaults
+from depict.optimisation import MovingAverage, create_optimizer, learning_rate, set_rate
+from depict.runs import Metrics, State, check_same, claim
+
+LOG_EVERY = 10
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class InterruptedTraining(Exception):  # noqa: N818 - not an error
+    """Training was asked to stop; its state is saved."""
+
+
+def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
+    """Fill in what the data set knows, and refuse what cannot be; with the training and validation images."""
+    data, train = config.data, config.train
+    if data.name is None:
+        raise UserError("which data set? Give --data NAME and --root DIR (or --data scenes, which needs no root).")
+    training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
+    recipe = training.recipe
+    if data.limit is not None:
+        if not 1 <= data.limit <= len(training):
+            raise UserError(
+                f"--data.limit must be 1 to {len(training)}, the number of training images, not {data.limit}."
+            )
+        training = Subset(training, data.limit, config.seed)
+    for name, value in (("epochs", train.epochs), ("batch", train.batch), ("accumulate", train.accumulate)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1, not {value}.")
+    if train.lr is not None and not train.lr > 0:
+        raise UserError(f"--lr must be above 0, not {train.lr}.")
+    if train.cache_features and not config.encoder.freeze:
+        raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
+    if not 0 < data.factors[0] <= data.factors[1]:
+        raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
+    adamw = 1e-3 if config.encoder.freeze else 2e-4
+    epochs = train.epochs or recipe.epochs
+    resolved = dataclasses.replace(
+        config,
+        decoder=with_defaults(config.decoder),
+        image_size=as_pair(config.image_size or recipe.crop),
+        data=dataclasses.replace(data, side=data.side or recipe.side, ratio=data.ratio or recipe.ratio),
+        train=dataclasses.replace(
+            train,
+            epochs=epochs,
+            batch=train.batch or recipe.batch,
+            lr=train.lr or (recipe.lr if train.optimizer == "sgd" else adamw),
+            validate_every=train.validate_every or max(1, math.ceil(epochs / 8)),
+        ),
+    )
+    return resolved, training, validation
+
+
+def train(config: Config, out: Path) -> Result | None:
+    """Train into the run folder `out`, or go on there; gives the last validation (None when it was finished before)."""
+    config, training, validation = resolve(config)
+    accelerator = start_engine(config, out)
+    try:
+        with claim(out) if accelerator.is_main_process else contextlib.nullcontext():
+            if accelerator.is_main_process:
+                check_same(out, config)
+                quick_check(training)
+                quick_check(validation)
+            accelerator.wait_for_everyone()
+            return _Trainer(config, out, accelerator, training, validation).run()
+    finally:
+        accelerator.end_training()
+
+
+def start_engine(config: Config, out: Path) -> Accelerator:
+    """Accelerate on the device asked for; refuses to run alone where several processes were started."""
+    device = config.train.device
+    if device not in (None, "cpu", "cuda", "mps"):
+        raise UserError(f"--device must be cpu, cuda or mps, not '{device}'.")
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = device or best
+    if device != "cpu" and device != best:
+        raise UserError(f"there is no '{device}' here; this machine has '{best}'.")
+    precision = config.train.precision
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    if precision == "fp16" and device == "cpu":
+        raise UserError("fp16 needs a GPU: --precision fp32 or bf16 on a CPU.")
+    tracker = None if config.train.tracker == "none" else config.train.tracker
+    if tracker and importlib.util.find_spec(tracker) is None:
+        raise UserError(f"--tracker {tracker} needs the package '{tracker}': pip install {tracker}.")
+    accelerator = Accelerator(
+        cpu=device == "cpu",
+        mixed_precision="no" if precision == "fp32" else precision,
+        log_with=tracker,
+        project_dir=out,
+    )
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if accelerator.num_processes != started:
+        raise UserError(f"{started} processes were started but Accelerate formed {accelerator.num_processes}.")
+    return accelerator
+
+
+class _Trainer:
+    """One training, from the first step or from a saved one to the last."""
+
+    def __init__(
+        self, config: Config, out: Path, accelerator: Accelerator, training: Dataset, validation: Dataset
+    ) -> None:
+        self.config, self.out, self.accelerator = config, out, accelerator
+        self.settings = config.train
+        self.training, self.validation = training, validation
+        self.main = accelerator.is_main_process
+        torch.manual_seed(config.seed)
+        self.model = SegmentationModel(config, training.classes, training.palette).to(accelerator.device)
+        self.config = self.model.config
+        if self.settings.checkpointing:
+            self.model.encoder.vit.set_grad_checkpointing()
+        self.schedule = Schedule(
+            len(training),
+            int(self.settings.batch or 1),
+            int(self.settings.epochs or 1),
+            config.seed,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        self.total = len(self.schedule)
+        self.per_epoch = self.schedule.steps_per_epoch
+        self.weight = self._class_weights()
+        # With cached features the encoder has done its work before the first step.
+        self.cache = (
+            open_cache(self.model, training, device=accelerator.device) if self.settings.cache_features else None
+        )
+        trained: nn.Module = self.model.decoder if self.cache else self.model
+        optimizer = create_optimizer(trained, self.settings, float(self.settings.lr or 0))
+        self.average = MovingAverage(self.model, self.settings.ema) if self.settings.ema else None
+        network = torch.compile(trained) if self.settings.compile else trained
+        self.network, self.optimizer = accelerator.prepare(network, optimizer)
+        self.sharded = "FSDP" in str(accelerator.distributed_type)
+        if self.sharded and self.average:
+            raise UserError("a moving average (--ema) of a model that is sharded by FSDP is not supported.")
+        self.state = State(out)
+        self.iteration, self.best, self.best_iteration, self.since_best = 0, -1.0, 0, 0
+        self.stopping = 0
+
+    def run(self) -> Result | None:
+        """Train to the end."""
+        self._restore()
+        if self.iteration >= self.total:
+            self._say(f"'{self.out}' is finished: best mIoU {100 * self.best:.2f} % at step {self.best_iteration}.")
+            return None
+        if self.main:
+            self.model.save_config(self.out)
+            self.metrics = Metrics(self.out, self.iteration)
+            self._say(yaml.safe_dump(to_dict(self.config), sort_keys=False, default_flow_style=None).rstrip())
+        if self.settings.tracker != "none":
+            self.accelerator.init_trackers("depict", config={"run": str(self.out)})
+        bar = tqdm(total=self.total, initial=self.iteration, unit="step", desc="training", disable=not self.main)
+        with self._stop_signals(), bar:
+            return self._loop(bar)
+
+    def _loop(self, bar: tqdm) -> Result | None:
+        result, since, images = None, time.perf_counter(), 0
+        self.network.train()
+        for batch in self._batches():
+            rate = learning_rate(self.iteration, self.total, float(self.settings.lr or 0), self.settings.warmup)
+            loss = self._step(batch, rate)
+            self.iteration += 1
+            epoch_ends = self.iteration % self.per_epoch == 0
+            last = self.iteration == self.total
+            images += min(self.schedule.batch, len(self.training))
+            if self.iteration % LOG_EVERY == 0 or last:
+                speed = images / (time.perf_counter() - since)
+                bar.set_postfix(loss=f"{loss:.3f}", lr=f"{rate:.1e}", images_s=f"{speed:.1f}")
+                self._log(loss=loss, lr=rate, images_per_second=round(speed, 2))
+                since, images = time.perf_counter(), 0
+            bar.update()
+            epoch = self.iteration // self.per_epoch
+            if last or (epoch_ends and epoch % int(self.settings.validate_every or 1) == 0):
+                result = self._validate(bar)
+                since, images = time.perf_counter(), 0
+                if self.settings.patience and self.since_best >= self.settings.patience:
+                    bar.write(f"no better mIoU in {self.since_best} validations: stopped.", file=sys.stderr)
+                    self.iteration = self.total
+                    last = True
+            stopped = self._agreed_to_stop()
+            if last or stopped or self.iteration % (self.settings.save_every or self.per_epoch) == 0:
+                self._save()
+            if stopped and not last:
+                raise InterruptedTraining(
+                    f"stopped after step {self.iteration} of {self.total}; the same command goes on."
+                )
+            if last:
+                break
+        if self.main:
+            with self._weights():
+                self.model.save_weights(self.out / LAST)
+        return result
+
+    def _step(self, batch: Batch | FeatureBatch, rate: float) -> float:
+        """One optimisation step on this process's share; gives the loss of the whole step."""
+        accelerator = self.accelerator
+        # Dropout and drop-path draw from a generator that depends on the step alone: there is nothing to restore.
+        torch.manual_seed((self.config.seed << 40) + (accelerator.process_index << 32) + self.iteration)
+        set_rate(self.optimizer, rate)
+        inputs, labels = self._inputs(batch)
+        valid = labels[labels != IGNORE]
+        pixels = valid.numel() if self.weight is None else self.weight[valid.long()].sum()
+        count = accelerator.reduce(torch.as_tensor(pixels, dtype=torch.float64, device=labels.device)).clamp(min=1)
+        pieces = min(self.settings.accumulate, len(labels))
+        total = torch.zeros((), dtype=torch.float64, device=labels.device)
+        for piece, (part, targets) in enumerate(zip(inputs.chunk(pieces), labels.chunk(pieces), strict=True)):
+            waiting = accelerator.no_sync(self.network) if piece < pieces - 1 else contextlib.nullcontext()
+            with waiting:
+                masks = self._forward(part)
+                summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.weight)
+                loss = summed / count.to(summed) + self._extra(masks, targets) * (len(part) / self._global(len(labels)))
+                total += loss.detach()
+                # Processes average their gradients; times their number, that is the sum we want.
+                accelerator.backward(loss * accelerator.num_processes)
+        value = float(accelerator.reduce(total))
+        if not math.isfinite(value):
+            self._give_up(batch, value)
+        if self.settings.clip is not None:
+            accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average:
+            self.average.update()
+        return value
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        return self.network(inputs, self.cache.grid) if self.cache else self.network(inputs, full_size=False)
+
+    def _extra(self, masks: Tensor, labels: Tensor) -> Tensor | float:
+        if self.settings.loss == "ce":
+            return 0.0
+        return {"ce+dice": losses.dice, "ce+lovasz": losses.lovasz}[self.settings.loss](
+            masks, labels, self.model.patch_size
+        )
+
+    def _global(self, share: float) -> float:
+        """The sum of a number over all processes."""
+        return float(self.accelerator.reduce(torch.tensor(float(share), device=self.accelerator.device)))
+
+    def _inputs(self, batch: Batch | FeatureBatch) -> tuple[Tensor, Tensor]:
+        """Images or features, and labels, on the device; an empty share becomes one image without labels."""
+        inputs = batch.tokens if isinstance(batch, FeatureBatch) else batch.images
+        labels = batch.labels
+        if not len(inputs):
+            inputs = inputs.new_zeros(1, *inputs.shape[1:])
+            labels = labels.new_full((1, *labels.shape[1:]), IGNORE)
+        device = self.accelerator.device
+        return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def _batches(self) -> Iterator[Batch | FeatureBatch]:
+        schedule = dataclasses.replace(self.schedule, start=self.iteration)
+        if self.cache:
+            return feature_batches(self.cache, schedule)
+        data = self.config.data
+        augmentation = Augmentation(
+            int(data.side or 0),
+            float(data.ratio or 1),
+            self.model.image_size,
+            self.model.mean,
+            self.model.std,
+            data.factors,
+            data.colours,
+        )
+        pin = self.accelerator.device.type == "cuda"
+        return training_batches(self.training, augmentation, schedule, data.workers, pin)
+
+    def _validate(self, bar: tqdm) -> Result | None:
+        if self.sharded:
+            return None
+        protocol = protocol_for(self.model, self.validation)
+        with self._weights():
+            result = evaluate(
+                self.model,
+                self.validation,
+                protocol,
+                self.accelerator.process_index,
+                self.accelerator.num_processes,
+            )
+            self.since_best += 1
+            if result.miou > self.best:
+                self.best, self.best_iteration, self.since_best = result.miou, self.iteration, 0
+                if self.main:
+                    self.model.save_weights(self.out / WEIGHTS)
+        self.network.train()
+        mark = " (best so far)" if self.best_iteration == self.iteration else ""
+        if self.main:
+            bar.write(f"step {self.iteration}: mIoU {100 * result.miou:.2f} %{mark}", file=sys.stderr)
+        self._log(miou=result.miou, macc=result.macc, aacc=result.aacc)
+        return result
+
+    def _weights(self) -> contextlib.AbstractContextManager[None]:
+        """The weights that are evaluated and kept: the moving average where there is one."""
+        return self.average or contextlib.nullcontext()
+
+    def _log(self, **values: Any) -> None:
+        if self.main:
+            processes = self.accelerator.num_processes
+            self.metrics.write(
+                iteration=self.iteration, epoch=self.iteration / self.per_epoch, processes=processes, **values
+            )
+        if self.settings.tracker != "none":
+            self.accelerator.log(values, step=self.iteration)
+
+    def _save(self) -> None:
+        values = {
+            "iteration": self.iteration,
+            "best": self.best,
+            "best_iteration": self.best_iteration,
+            "since_best": self.since_best,
+            "network": get_model_state_dict(self.network, options=FULL),
+            "optimizer": get_optimizer_state_dict(self.network, self._plain_optimizer(), options=FULL),
+            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
+            "average": self.average.values if self.average else None,
+        }
+        if self.main:
+            self.state.save(values)
+        self.accelerator.wait_for_everyone()
+
+    def _restore(self) -> None:
+        values = self.state.load()
+        if values is None:
+            return
+        set_model_state_dict(self.network, values["network"], options=FULL)
+        set_optimizer_state_dict(self.network, self._plain_optimizer(), values["optimizer"], options=FULL)
+        if values["scaler"] and self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(values["scaler"])
+        if self.average:
+            self.average.values = {name: value.to(self.accelerator.device) for name, value in values["average"].items()}
+        self.iteration, self.best = values["iteration"], values["best"]
+        self.best_iteration, self.since_best = values["best_iteration"], values["since_best"]
+
+    def _plain_optimizer(self) -> torch.optim.Optimizer:
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
+    def _give_up(self, batch: Batch | FeatureBatch, value: float) -> None:
+        names = gather_object([self.training.name_of(int(index)) for index in batch.indices])
+        raise UserError(
+            f"the loss became {value} at step {self.iteration + 1}, with the images {', '.join(names)}; "
+            f"'{self.out}' keeps the state before it. A lower --lr, --clip 1 or a --warmup may help."
+        )
+
+    @contextlib.contextmanager
+    def _stop_signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the training after the step at work, with its state saved; twice at once."""
+
+        def stop(number: int, _: object) -> None:
+            if self.stopping and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.stopping = number
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _agreed_to_stop(self) -> bool:
+        """Whether any process was asked to stop."""
+        return bool(self._global(1.0 if self.stopping else 0.0))
+
+    def _class_weights(self) -> Tensor | None:
+        if self.settings.class_weights == "none":
+            return None
+        counts = torch.zeros(len(self.training.classes), dtype=torch.float64)
+        for index in tqdm(range(len(self.training)), desc="counting classes", unit="image", disable=not self.main):
+            labels = self.training.read(index)[1]
+            counts += torch.bincount(labels[labels != IGNORE].long(), minlength=len(counts))
+        found = counts > 0
+        weight = torch.where(found, counts[found].median() / counts.clamp(min=1), torch.ones(())).float()
+        return weight.to(self.accelerator.device)
+
+    def _say(self, text: str) -> None:
+        if self.main:
+            print(text, file=sys.stderr)

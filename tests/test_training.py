@@ -1,0 +1,348 @@
+"""Training for real: small pictures, whole runs, killed processes, several processes, full disks."""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import depict
+from depict import UserError, training
+from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+from depict.runs import claim, read_metrics
+
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Ten training and four validation pictures of bright and dark rectangles, 40 x 48."""
+    root = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 10), ("val", 4)):
+        for part in ("images", "masks"):
+            (root / part / split).mkdir(parents=True)
+        for index in range(count):
+            labels = np.zeros((40, 48), np.uint8)
+            top, left = generator.integers(0, 20, 2)
+            labels[top : top + 20, left : left + 24] = 1
+            labels[30:, :10] = 2
+            image = labels[..., None] * 80 + generator.integers(0, 60, (40, 48, 3))
+            Image.fromarray(image.astype(np.uint8)).save(root / "images" / split / f"{split}{index}.png")
+            Image.fromarray(labels).save(root / "masks" / split / f"{split}{index}.png")
+    return root
+
+
+def config(root, freeze=False, decoder="depict_sa", drop_path=0.0, image_size=32, limit=None, seed=0, **train):
+    settings = {"epochs": 2, "batch": 4, "lr": 1e-3, "device": "cpu"} | train
+    options = {"layers": 1, "heads": 2, "head_dim": 8} if decoder == "depict_sa" else {}
+    return Config(
+        encoder=EncoderConfig(
+            "vit_tiny_patch16_224", False, drop_path=drop_path, freeze=freeze, patch_size=8, dim=64, depth=2
+        ),
+        decoder=DecoderConfig(decoder, **options),
+        data=DataConfig("folder", root, side=40, ratio=2, workers=0, limit=limit),
+        train=TrainConfig(**settings),
+        image_size=image_size,
+        seed=seed,
+    )
+
+
+def command(root, out, *more, workers=2):
+    """The same training as a command line."""
+    words = f"""--out {out} --data folder --root {root} --data.side 40 --data.ratio 2 --data.workers {workers}
+        --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.drop-path 0.2 --encoder.patch-size 8
+        --encoder.dim 64 --encoder.depth 2 --decoder depict_sa --decoder.layers 1 --decoder.heads 2 --decoder.head-dim 8
+        --image-size 32 --batch 4 --lr 1e-3 --device cpu"""
+    return [sys.executable, "-m", "depict.cli", "train", *words.split(), *more]
+
+
+def run(words, **options):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, **options)
+
+
+def losses(out):
+    return [line["loss"] for line in read_metrics(out) if "loss" in line]
+
+
+@pytest.fixture(autouse=True)
+def log_every_step(monkeypatch):
+    monkeypatch.setattr(training, "LOG_EVERY", 1)
+
+
+def test_training_lowers_the_loss_and_leaves_a_whole_run(pictures, tmp_path):
+    result = training.train(config(pictures, epochs=12, lr=3e-3), tmp_path / "run")
+    found = losses(tmp_path / "run")
+    assert len(found) == 12 * 3
+    assert sum(found[-6:]) < 0.7 * sum(found[:6])
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == [".lock", "config.yaml", "last.safetensors", "metrics.jsonl", "model.safetensors", "state"]
+    validations = [line for line in read_metrics(tmp_path / "run") if "miou" in line]
+    assert [line["epoch"] for line in validations] == [2, 4, 6, 8, 10, 12]
+    best = depict.load(tmp_path / "run")
+    assert best.classes == ("class 0", "class 1", "class 2") or len(best.classes) == CLASSES
+    assert result.miou == pytest.approx(validations[-1]["miou"])
+    assert best.config.data.side == 40
+
+
+def test_a_finished_run_says_so_and_another_configuration_is_refused(pictures, tmp_path, capsys):
+    training.train(config(pictures, epochs=1), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert training.train(config(pictures, epochs=1), tmp_path) is None
+    assert "is finished: best mIoU" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"was trained with train.epochs = 1, not 2: give the same settings"):
+        training.train(config(pictures, epochs=2), tmp_path)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_folder_with_other_files_is_not_taken(pictures, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="holds other files and no run"):
+        training.train(config(pictures), tmp_path)
+
+
+def test_a_second_training_in_the_same_folder_is_refused(pictures, tmp_path):
+    with claim(tmp_path):
+        result = run(command(pictures, tmp_path))
+    assert result.returncode == 2
+    assert result.stderr.strip().splitlines()[-1].startswith("depict: another training is at work in")
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_pieces_of_a_step_give_the_same_losses(pictures, tmp_path, pieces):
+    training.train(config(pictures), tmp_path / "whole")
+    training.train(config(pictures, accumulate=pieces), tmp_path / "pieces")
+    assert losses(tmp_path / "pieces") == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
+
+
+def test_a_frozen_encoder_keeps_its_weights(pictures, tmp_path):
+    training.train(config(pictures, freeze=True, epochs=1), tmp_path / "frozen")
+    trained = load_file(tmp_path / "frozen" / "last.safetensors")
+    torch.manual_seed(0)
+    fresh = depict.SegmentationModel(config(pictures, freeze=True), ["a", "b", "c"]).state_dict()
+    assert all(torch.equal(trained[name], fresh[name]) for name in fresh if name.startswith("encoder."))
+    assert not torch.equal(trained["decoder.layers.0.operator.P"], fresh["decoder.layers.0.operator.P"])
+
+
+def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
+    training.train(config(pictures, freeze=True, cache_features=True, epochs=10, lr=1e-2), tmp_path / "run")
+    found = losses(tmp_path / "run")
+    assert sum(found[-6:]) < 0.8 * sum(found[:6])
+    assert depict.load(tmp_path / "run").num_classes == CLASSES
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "sgd", "clip": 1.0},
+        {"warmup": 3, "weight_decay": 0.05, "layer_decay": 0.8},
+        {"loss": "ce+dice"},
+        {"loss": "ce+lovasz", "class_weights": "balanced"},
+        {"ema": 0.9, "checkpointing": True},
+        {"tracker": "tensorboard"},
+    ],
+    ids=str,
+)
+def test_every_option_trains(pictures, tmp_path, settings):
+    training.train(config(pictures, epochs=1, **settings), tmp_path / "run")
+    assert all(np.isfinite(losses(tmp_path / "run")))
+    depict.load(tmp_path / "run", last=True)
+
+
+def test_the_average_is_what_is_kept(pictures, tmp_path):
+    training.train(config(pictures, ema=0.5), tmp_path / "run")
+    kept = load_file(tmp_path / "run" / "last.safetensors")
+    state = torch.load(tmp_path / "run" / "state" / "last.pt", weights_only=True)
+    assert all(torch.equal(kept[name], value) for name, value in state["average"].items())
+    assert any(not torch.equal(kept[name], value) for name, value in state["network"].items())
+
+
+def test_patience_ends_a_training_that_gets_no_better(pictures, tmp_path):
+    training.train(config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2), tmp_path)
+    assert len([line for line in read_metrics(tmp_path) if "miou" in line]) == 3
+    assert training.train(config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2), tmp_path) is None
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step_and_the_files(pictures, tmp_path):
+    with pytest.raises(UserError, match=r"the loss became (nan|inf) at step \d+, with the images train\d") as caught:
+        training.train(config(pictures, epochs=30, lr=1e30, optimizer="sgd"), tmp_path)
+    assert "\n" not in str(caught.value)
+    state = tmp_path / "state" / "last.pt"
+    if state.exists():
+        assert all(value.isfinite().all() for value in torch.load(state, weights_only=True)["network"].values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: setattr(c.data, "name", None), "which data set"),
+        (lambda c: setattr(c.data, "name", "foldr"), "unknown data set 'foldr'. Did you mean 'folder'"),
+        (lambda c: setattr(c.data, "limit", 999), "--data.limit must be 1 to 10"),
+        (lambda c: setattr(c.train, "epochs", 0), "--epochs must be at least 1, not 0"),
+        (lambda c: setattr(c.train, "lr", -1.0), "--lr must be above 0"),
+        (lambda c: setattr(c.train, "cache_features", True), "--cache-features needs --freeze-encoder"),
+        (lambda c: setattr(c.train, "device", "tpu"), "--device must be cpu, cuda or mps, not 'tpu'"),
+        (lambda c: setattr(c.train, "precision", "fp16"), "fp16 needs a GPU"),
+        (lambda c: setattr(c.decoder, "name", "depict_as"), "unknown decoder 'depict_as'"),
+        (lambda c: setattr(c.encoder, "pretrained", "missing.pth"), "has no pretrained weights"),
+        (lambda c: setattr(c.data, "factors", (2.0, 0.5)), "--data.factors must be two rising numbers"),
+    ],
+)
+def test_settings_that_cannot_be_are_told_in_one_line(pictures, tmp_path, change, message):
+    wrong = config(pictures)
+    change(wrong)
+    with pytest.raises(UserError, match=message) as caught:
+        training.train(wrong, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_picture_stops_the_training_before_it_starts(pictures, tmp_path):
+    import shutil
+
+    shutil.copytree(pictures, tmp_path / "copy")
+    (tmp_path / "copy" / "masks" / "train" / "train3.png").write_bytes(b"")
+    result = run(command(tmp_path / "copy", tmp_path / "run"))
+    assert result.returncode == 2
+    assert "train3.png" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pictures, tmp_path_factory):
+    """Weights and losses of a run of 40 epochs that nobody disturbed."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+    result = run(command(pictures, out, "--epochs", "40", "--save-every", "2"))
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def assert_same_weights(first, second):
+    for name in ("last.safetensors", "model.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    assert losses(first) == losses(second)
+
+
+def wait_until(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("moment", ["during a save", "early", "late"])
+def test_killed_and_started_again_it_ends_with_the_same_weights(pictures, tmp_path, uninterrupted, moment):
+    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2")
+    chance = random.Random(moment)
+    metrics, state = tmp_path / "metrics.jsonl", tmp_path / "state"
+    for _ in range(2):
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+        if moment == "during a save":
+            wait_until(lambda: state.exists() and any(state.glob(".last.pt*.part*")), process)
+        else:
+            enough = lines + (1 if moment == "early" else 4)
+            wait_until(lambda n=enough: metrics.exists() and len(metrics.read_text().splitlines()) >= n, process)
+            time.sleep(chance.random() * 0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL  # it was still at work
+    result = run(words)
+    assert result.returncode == 0, result.stderr
+    assert_same_weights(tmp_path, uninterrupted)
+
+
+def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(pictures, tmp_path, uninterrupted):
+    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2")
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_until(lambda: (tmp_path / "state" / "last.pt").exists(), process)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    if process.returncode == 130:  # it may have finished first
+        assert "the same command goes on" in error
+        assert "Traceback" not in error
+    result = run(words)
+    assert result.returncode == 0, result.stderr
+    assert_same_weights(tmp_path, uninterrupted)
+
+
+def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, uninterrupted):
+    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2", workers=0)
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    state = tmp_path / "state" / "last.pt"
+    wait_until(state.exists, process)
+    process.kill()
+    process.wait()
+    good = state.read_bytes()
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        most = len(good) // 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    result = run(words, preexec_fn=limit)
+    if torch.load(state, weights_only=True)["iteration"] < 120:
+        assert result.returncode == 2
+        assert "cannot write" in result.stderr.splitlines()[-1]
+        assert "Traceback" not in result.stderr
+        assert state.read_bytes() == good
+    result = run(words)
+    assert result.returncode == 0, result.stderr
+    assert_same_weights(tmp_path, uninterrupted)
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_two_processes_give_the_losses_of_one(pictures, tmp_path, launcher):
+    """Ten images in batches of 3: shares are uneven, and in the last step of an epoch one process has none."""
+    words = command(pictures, tmp_path / "two", "--encoder.drop-path", "0", workers=0)[2:]
+    words = [*words, "--epochs", "3", "--batch", "3"]
+    if launcher == "torchrun":
+        start = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    else:
+        start = ["accelerate.commands.launch", "--cpu", "--num-processes", "2", "--num-machines", "1"]
+        start += ["--mixed-precision", "no", "--dynamo-backend", "no", "--main-process-port", str(free_port())]
+    several = run([sys.executable, "-m", *start, "-m", *words], cwd=tmp_path)
+    assert several.returncode == 0, several.stderr[-3000:]
+    alone = command(pictures, tmp_path / "one", "--encoder.drop-path", "0", "--epochs", "3", "--batch", "3", workers=0)
+    one = run(alone)
+    assert one.returncode == 0, one.stderr
+    two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["processes"] for line in two if "processes" in line} == {2}
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    scores = [[line["miou"] for line in read_metrics(tmp_path / n) if "miou" in line] for n in ("one", "two")]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+
+
+def test_the_command_starts_from_a_configuration_and_flags_go_over_it(pictures, tmp_path):
+    (tmp_path / "mine.yaml").write_text("train: {epochs: 1, batch: 5}\ndecoder: {layers: 1, heads: 2, head_dim: 8}\n")
+    words = command(pictures, tmp_path / "run", "--config", str(tmp_path / "mine.yaml"), "--decoder.heads", "3")
+    words = [word for word in words if word not in ("--batch",)]
+    words.remove("4")
+    result = run(words)
+    assert result.returncode == 0, result.stderr
+    saved = depict.load(tmp_path / "run").config
+    assert (saved.train.epochs, saved.train.batch, saved.decoder.heads) == (1, 5, 3)
+
+
+def test_a_wrong_key_in_a_configuration_is_named(tmp_path):
+    (tmp_path / "mine.yaml").write_text("decoder: {layer: 1}\n")
+    result = run([sys.executable, "-m", "depict.cli", "train", "--out", "x", "--config", str(tmp_path / "mine.yaml")])
+    assert result.returncode == 2
+    assert "'layer'. Did you mean 'layers'?" in result.stderr
+    assert not Path("x").exists()
