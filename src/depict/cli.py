@@ -13,6 +13,7 @@ import sys
 from depict.errors import UserError, unknown
 
 COMMANDS = {
+    "demo": "the main job on painted scenes: train, evaluate, show; no download",
     "train": "a model from images and masks; the same command again goes on where it stopped",
     "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",

@@ -176,6 +176,8 @@ class _Trainer:
         network = torch.compile(trained) if self.settings.compile else trained
         self.network, self.optimizer = accelerator.prepare(network, optimizer)
         self.sharded = "FSDP" in str(accelerator.distributed_type)
+        if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not self.sharded:
+            raise UserError("FSDP was asked for, but Accelerate did not shard the model: it does so on GPUs only.")
         if self.sharded and self.average:
             raise UserError("a moving average (--ema) of a model that is sharded by FSDP is not supported.")
         self.state = State(out)

@@ -23,7 +23,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published way to train on a data set (FACTS 4); a configuration may say otherwise."""
+    """The published way to train on a data set; a configuration may say otherwise."""
 
     side: int
     """Short edge of the box that images are resized into."""

@@ -115,6 +115,7 @@ class Scenes(Dataset):
     def __init__(self, root: Path | None, split: str, size: int | tuple[int, int] = recipe.side) -> None:
         super().__init__(root, split)
         self.size = size
+        self._painted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def __len__(self) -> int:
         return self.images[self.split]
@@ -131,10 +132,12 @@ class Scenes(Dataset):
             yield zlib.crc32(image.tobytes()), zlib.crc32(labels.tobytes())
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Paint the sample: image uint8 (3, H, W), labels uint8 (H, W)."""
+        """Paint the sample, or take it from those painted before: image uint8 (3, H, W), labels uint8 (H, W)."""
         import torch
 
         if not 0 <= index < len(self):
             raise IndexError(index)
-        image, labels = render(self.seed, self.first[self.split] + index, self.size)
-        return torch.from_numpy(image).permute(2, 0, 1), torch.from_numpy(labels)
+        if index not in self._painted:
+            self._painted[index] = render(self.seed, self.first[self.split] + index, self.size)
+        image, labels = self._painted[index]
+        return torch.tensor(image).permute(2, 0, 1), torch.tensor(labels)

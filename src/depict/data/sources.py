@@ -1,4 +1,4 @@
-"""Where the public data sets live and what of them goes where (FACTS 8).
+"""Where the public data sets live and what of them goes where.
 
 Addresses and checksums come from public scripts; none could be tried against its real host when this was written.
 """

@@ -1,4 +1,4 @@
-"""The published augmentation (FACTS 4), in its order, on uint8 tensors.
+"""The published augmentation, in its order, on uint8 tensors.
 
 Every draw comes from one generator per sample, seeded by (seed, epoch, index): what a sample looks like does not
 depend on which process makes it, or on what was made before.
