@@ -271,6 +271,9 @@ def test_too_little_room_is_told_before_anything_is_written(tmp_path):
     class Endless(Scenes):
         images = {"train": 10**12}  # noqa: RUF012
 
+        def read(self, index):
+            raise AssertionError("begun all the same")
+
     with pytest.raises(UserError, match=r"need \d+\.\d\d GB, but only .* free at '.*': set DEPICT_CACHE") as caught:
         opened(small(), Endless(None, "train"), tmp_path)
     assert "\n" not in str(caught.value)
