@@ -19,6 +19,9 @@ from depict.errors import UserError
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int64]
 
+LONGEST = 64
+"""Windows side by side that an image below the window may be enlarged to: none but strips has as many."""
+
 
 @dataclass(frozen=True)
 class AxisMap:
@@ -109,12 +112,17 @@ def resized_size(height: int, width: int, side: int, ratio: float, factor: float
 
 
 def enlarged_size(height: int, width: int, window: tuple[int, int]) -> tuple[int, int]:
-    """Size at which the window fits: the axis that lacks most becomes the window, the other follows truncated."""
+    """Size at which the window fits: the axis that lacks most becomes the window, the other follows truncated.
+
+    An image longer than `LONGEST` windows follows only so far that it becomes `LONGEST` windows or four times its own
+    pixels, whichever is more: a strip of 1 x 10000 pixels would make ten thousand windows.
+    """
     if height >= window[0] and width >= window[1]:
         return height, width
+    most = max(LONGEST * window[0] * window[1], 4 * height * width)
     if height * window[1] <= width * window[0]:
-        return window[0], max(window[1], int(width / height * window[0]))
-    return max(window[0], int(height / width * window[1])), window[1]
+        return window[0], max(window[1], min(int(width / height * window[0]), most // window[0]))
+    return max(window[0], min(int(height / width * window[1]), most // window[1])), window[1]
 
 
 def padded_size(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:

@@ -28,6 +28,19 @@ MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 CPU_BAND, GPU_BAND, WIDE_BAND = 1 << 20, 64 << 20, 64 << 20
 # Pixels that the network sees at once: a CPU gains nothing from more, a GPU does.
 CPU_PIXELS, GPU_PIXELS = 2 * 512 * 512, 16 * 512 * 512
+# Pixels that the network may see as a whole: its memory grows with them.
+WHOLE_PIXELS = 4096 * 4096
+
+
+class Layout(NamedTuple):
+    """The sizes, height and width each, of an image on its way through one pass."""
+
+    resized: tuple[int, int]
+    """After resizing into the box."""
+    size: tuple[int, int]
+    """After enlarging until the window fits."""
+    window: tuple[int, int]
+    stride: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,8 @@ class Protocol:
     scales: Sequence[float] = (1.0,)
     flip: bool = False
     """Also apply every scale to the mirrored image."""
+    whole: bool = False
+    """Let the network see the image at once, at the same size, instead of in windows."""
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0:
@@ -64,6 +79,19 @@ class Protocol:
         if self.side is None:
             return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
         return resized_size(height, width, self.side, self.ratio, scale)
+
+    def layout(self, height: int, width: int, scale: float) -> Layout:
+        """All sizes of an image at this scale."""
+        resized = self.size(height, width, scale)
+        size = enlarged_size(*resized, self.window)
+        if not self.whole:
+            return Layout(resized, size, self.window, self.stride)
+        if math.prod(size) > WHOLE_PIXELS:
+            raise UserError(
+                f"an image of {height} x {width} pixels (height x width) is too large to be seen whole "
+                f"({size[0]} x {size[1]} pixels for the network, at most {WHOLE_PIXELS} fit): use windows."
+            )
+        return Layout(resized, size, size, size)
 
 
 @torch.inference_mode()
@@ -119,8 +147,7 @@ class _Window(NamedTuple):
 
     number: int
     """Of its pass."""
-    size: tuple[int, int]
-    """Of the whole image in this pass."""
+    layout: Layout
     flipped: bool
     row: int
     column: int
@@ -153,7 +180,7 @@ def _apply(
         raise UserError(f"an image must be uint8 (3, H, W), not {image.dtype} {tuple(image.shape)}.")
     device = torch.device(device)
     pixels = CPU_PIXELS if device.type == "cpu" else GPU_PIXELS
-    batch = batch or max(1, pixels // math.prod(protocol.window))
+    batch = 1 if protocol.whole else batch or max(1, pixels // math.prod(protocol.window))
     passes: list[_Pass] = []
     windows = _windows(image, protocol, mean, std, device)
     while group := list(itertools.islice(windows, batch)):
@@ -163,24 +190,23 @@ def _apply(
         h, w = logits.shape[2:]
         for window, values in zip(group, logits, strict=True):
             if window.number == len(passes):
-                passes.append(_empty_pass(window, values, image, protocol, patch_size))
+                passes.append(_empty_pass(window, values, image, patch_size))
             rows = slice(window.row * h, (window.row + 1) * h)
             columns = slice(window.column * w, (window.column + 1) * w)
             passes[window.number].logits[rows, :, columns] = values.transpose(0, 1)
     return passes
 
 
-def _empty_pass(
-    window: _Window, values: Tensor, image: Tensor, protocol: Protocol, patch_size: tuple[int, int]
-) -> _Pass:
+def _empty_pass(window: _Window, values: Tensor, image: Tensor, patch_size: tuple[int, int]) -> _Pass:
     """Room for the logits of all windows of this one's pass; its own are values (C, h', w')."""
-    padded = padded_size(protocol.window, patch_size)
+    _, size, side, stride = window.layout
+    padded = padded_size(side, patch_size)
     maps, lengths = [], []
     for axis in (0, 1):
-        geometry = window.size[axis], protocol.window[axis], protocol.stride[axis]
+        geometry = size[axis], side[axis], stride[axis]
         low = values.shape[1 + axis]
         inner = overlapping(*geometry, low, padded[axis])
-        maps.append(bilinear(window.size[axis], image.shape[1 + axis]).after(inner))
+        maps.append(bilinear(size[axis], image.shape[1 + axis]).after(inner))
         lengths.append(low * len(anchors(*geometry)))
     logits = values.new_empty(lengths[0], len(values), lengths[1], dtype=torch.float32)
     return _Pass(logits, maps[0], maps[1][::-1] if window.flipped else maps[1])
@@ -191,33 +217,32 @@ def _windows(
 ) -> Iterator[_Window]:
     """Every window of every pass, cut, enlarged and normalised on its own.
 
-    One by one, since a 1 x 1000 image enlarges to half a million columns.
+    One by one, since a 1 x 1000 image enlarges to 64 windows.
     """
     from torchvision.transforms.v2 import functional
 
     shift, scale = (255 * torch.tensor(v, dtype=torch.float32, device=device).view(3, 1, 1) for v in (mean, std))
-    height, width = protocol.window
     flips = (False, True) if protocol.flip else (False,)
     for number, (factor, flipped) in enumerate(itertools.product(protocol.scales, flips)):
         source = image.cpu()  # resized there, so that its bytes do not depend on the device
-        resized = protocol.size(image.shape[1], image.shape[2], factor)
+        layout = protocol.layout(image.shape[1], image.shape[2], factor)
+        resized, size, (height, width), stride = layout
         if resized != tuple(image.shape[1:]):
             source = functional.resize(source, list(resized), functional.InterpolationMode.BILINEAR, antialias=False)
         source = source.to(device)
         if flipped:
             source = source.flip(2)
-        size = enlarged_size(*resized, protocol.window)
         enlarge = size != resized
         if enlarge:
             source = source.float().sub_(shift).div_(scale)
         rows, columns = (bilinear(inputs, outputs) for inputs, outputs in zip(resized, size, strict=True))
-        for row, top in enumerate(anchors(size[0], height, protocol.stride[0])):
-            for column, left in enumerate(anchors(size[1], width, protocol.stride[1])):
+        for row, top in enumerate(anchors(size[0], height, stride[0])):
+            for column, left in enumerate(anchors(size[1], width, stride[1])):
                 if enlarge:
                     pixels = _sample(source, rows[top : top + height], columns[left : left + width])
                 else:
                     pixels = source[:, top : top + height, left : left + width].float().sub_(shift).div_(scale)
-                yield _Window(number, size, flipped, row, column, pixels)
+                yield _Window(number, layout, flipped, row, column, pixels)
 
 
 def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:

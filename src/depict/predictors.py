@@ -1,0 +1,106 @@
+"""What turns a picture into labels: one small interface for a run (PyTorch) and for an ONNX file (no torch).
+
+Only numpy crosses the interface, so that reading, colouring and writing pictures needs no torch; each kind of model
+imports its own library when it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from depict.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from depict.data.dataset import Colour
+
+
+class Predictor(Protocol):
+    """A model with its way of applying it: windows or whole, one scale or many."""
+
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+
+    def labels(self, image: np.ndarray) -> np.ndarray:
+        """The class of each pixel, integers (H, W), of a picture uint8 RGB (H, W, 3) of any size."""
+        ...
+
+    def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The probability of each class in bands of rows from top to bottom, so that they never exist at once.
+
+        Gives (start, stop, float32 (C, stop - start, W)); a band may be overwritten by the next one.
+        """
+        ...
+
+
+def create_predictor(
+    model: str | Path, *, multiscale: bool = False, whole: bool = False, device: str | None = None, local: int = 0
+) -> Predictor:
+    """The predictor of a model, which is a run folder. Another kind of model is told apart here, by its name.
+
+    `whole`: the network sees each picture at once instead of in windows. `device`: by default the best there is;
+    `local` is the number of this process on its machine, to which its own GPU belongs.
+    """
+    return RunPredictor(model, multiscale, whole, device, local)
+
+
+class RunPredictor:
+    """The model of a run, in PyTorch."""
+
+    def __init__(self, run: str | Path, multiscale: bool, whole: bool, device: str | None, local: int) -> None:
+        import depict
+        from depict.commands.evaluate import find_device
+
+        device = find_device(device, local)
+        self.model = model = depict.load(run).to(device)
+        self.classes, self.palette = model.classes, model.palette
+        self.protocol = dataclasses.replace(model.protocol(multiscale), whole=whole)
+        self.settings: dict[str, Any] = {
+            "mean": model.mean,
+            "std": model.std,
+            "patch_size": model.patch_size,
+            "device": device,
+        }
+
+    def labels(self, image: np.ndarray) -> np.ndarray:
+        """The class of each pixel, uint8 or int16 (H, W)."""
+        from depict.inference import predict
+
+        with self._memory(image):
+            return predict(self.model.masks, _tensor(image), self.protocol, **self.settings).numpy()
+
+    def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Bands (start, stop, float32 (C, stop - start, W)) from top to bottom."""
+        from depict.inference import probabilities
+
+        with self._memory(image):
+            for start, stop, band in probabilities(self.model.masks, _tensor(image), self.protocol, **self.settings):
+                yield start, stop, band.cpu().numpy()
+
+    @contextlib.contextmanager
+    def _memory(self, image: np.ndarray) -> Iterator[None]:
+        """What does not fit into the device's memory is told in one line."""
+        import torch
+
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            height, width = image.shape[:2]
+            raise UserError(
+                f"an image of {height} x {width} pixels (height x width) does not fit into the memory of "
+                f"{self.settings['device']}: use windows instead of --whole, or --device cpu."
+            ) from error
+
+
+def _tensor(image: np.ndarray) -> Tensor:
+    """uint8 (H, W, 3) -> (3, H, W)."""
+    import torch
+
+    return torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1)
