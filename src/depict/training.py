@@ -79,11 +79,15 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
         raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
     adamw = 1e-3 if config.encoder.freeze else 2e-4
     epochs = train.epochs or recipe.epochs
+    image_size = as_pair(config.image_size or recipe.crop)
+    side, ratio = recipe.side, recipe.ratio
+    if train.cache_features:  # features are of whole images fitted into the window: evaluate at that size too
+        side, ratio = min(image_size), max(image_size) / min(image_size)
     resolved = dataclasses.replace(
         config,
         decoder=with_defaults(config.decoder),
-        image_size=as_pair(config.image_size or recipe.crop),
-        data=dataclasses.replace(data, side=data.side or recipe.side, ratio=data.ratio or recipe.ratio),
+        image_size=image_size,
+        data=dataclasses.replace(data, side=data.side or side, ratio=data.ratio or ratio),
         train=dataclasses.replace(
             train,
             epochs=epochs,
