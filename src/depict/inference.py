@@ -16,82 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depict.bands import AxisMap, anchors, bands, bilinear, enlarged_size, overlapping, padded_size, resized_size
+from depict.bands import AxisMap, anchors, bands, bilinear, overlapping, padded_size
 from depict.errors import UserError
+from depict.protocol import MULTISCALE, Layout, Protocol
+
+__all__ = ["MULTISCALE", "Protocol", "predict", "probabilities"]
 
 Network = Callable[[Tensor], Tensor]
-
-MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
-"""The published scales; each is applied flipped, too."""
 
 # Bytes of a band of scores: small enough for a core's cache, large enough for a GPU to be busy, enough rows to share.
 CPU_BAND, GPU_BAND, WIDE_BAND = 1 << 20, 64 << 20, 64 << 20
 # Pixels that the network sees at once: a CPU gains nothing from more, a GPU does.
 CPU_PIXELS, GPU_PIXELS = 2 * 512 * 512, 16 * 512 * 512
-# Pixels that the network may see as a whole: its memory grows with them.
-WHOLE_PIXELS = 4096 * 4096
-
-
-class Layout(NamedTuple):
-    """The sizes, height and width each, of an image on its way through one pass."""
-
-    resized: tuple[int, int]
-    """After resizing into the box."""
-    size: tuple[int, int]
-    """After enlarging until the window fits."""
-    window: tuple[int, int]
-    stride: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a network is applied to an image of any size.
-
-    For each scale the image is resized into the box (long edge ratio * side, short edge side) times the scale, and
-    enlarged until the window fits; logits are averaged where windows overlap and brought to the image's own size;
-    probabilities are averaged over scales and flips.
-    """
-
-    window: tuple[int, int]
-    """Height and width that the network sees."""
-    stride: tuple[int, int]
-    """Step from window to window, at most the window."""
-    side: int | None = None
-    """Short edge of the box; None keeps the image's own size (times the scale)."""
-    ratio: float = 4.0
-    """Long edge of the box over its short edge."""
-    scales: Sequence[float] = (1.0,)
-    flip: bool = False
-    """Also apply every scale to the mirrored image."""
-    whole: bool = False
-    """Let the network see the image at once, at the same size, instead of in windows."""
-
-    def __post_init__(self) -> None:
-        if not self.scales or min(self.scales) <= 0:
-            raise UserError(f"scales must be positive numbers, at least one, not {tuple(self.scales)}.")
-        if self.side is not None and (self.side < 1 or self.ratio < 1):
-            raise UserError(f"side must be at least 1 pixel and ratio at least 1, not {self.side} and {self.ratio}.")
-        for window, stride in zip(self.window, self.stride, strict=True):
-            anchors(window, window, stride)
-
-    def size(self, height: int, width: int, scale: float) -> tuple[int, int]:
-        """Size to which an image is resized at this scale."""
-        if self.side is None:
-            return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
-        return resized_size(height, width, self.side, self.ratio, scale)
-
-    def layout(self, height: int, width: int, scale: float) -> Layout:
-        """All sizes of an image at this scale."""
-        resized = self.size(height, width, scale)
-        size = enlarged_size(*resized, self.window)
-        if not self.whole:
-            return Layout(resized, size, self.window, self.stride)
-        if math.prod(size) > WHOLE_PIXELS:
-            raise UserError(
-                f"an image of {height} x {width} pixels (height x width) is too large to be seen whole "
-                f"({size[0]} x {size[1]} pixels for the network, at most {WHOLE_PIXELS} fit): use windows."
-            )
-        return Layout(resized, size, size, size)
 
 
 @torch.inference_mode()
