@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 178_956_970
 """Larger files are refused before they are decoded: a few kilobytes can unpack to any size."""
+MAX_SIDE = 100_000
+"""Longer ones are refused, too: a row of scores for every class must fit into memory."""
+PROGRAMS = ("EPS", "WMF")
+"""Formats that Pillow hands to other programs to draw."""
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -26,14 +30,20 @@ def read_image(path: str | Path) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            if path.exists() and not path.is_file():
+                raise UserError("is not a file.")
             with Image.open(path) as image:
+                if image.format in PROGRAMS:
+                    raise UserError(f"{image.format} files are drawn by other programs and not read; convert it.")
                 return to_rgb(image)
     except UserError as error:
         raise UserError(f"'{path}': {error}") from error
-    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError, EOFError) as error:
+    except UnidentifiedImageError as error:
         raise UserError(f"'{path}' is not a readable picture: {_one_line(error, path)}") from error
     except OSError as error:
         raise UserError(f"cannot read the picture '{path}': {error.strerror or _one_line(error, path)}") from error
+    except Exception as error:  # a broken file can raise almost anything in a decoder
+        raise UserError(f"'{path}' is not a readable picture: {_one_line(error, path)}") from error
 
 
 def to_rgb(image: Picture) -> np.ndarray:
@@ -57,6 +67,8 @@ def _from_pil(image: Image.Image) -> np.ndarray:
         raise UserError(f"an image of {width} x {height} pixels is empty.")
     if width * height > MAX_PIXELS:
         raise UserError(f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down.")
+    if max(width, height) > MAX_SIDE:
+        raise UserError(f"{width} x {height} pixels are longer than the {MAX_SIDE} that are read; cut it into pieces.")
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
         return _from_wide(np.asarray(image))
@@ -67,13 +79,18 @@ def _from_pil(image: Image.Image) -> np.ndarray:
 
 def _from_wide(values: np.ndarray) -> np.ndarray:
     """Grey levels in 16 or 32 bits, or floats: files do not say their range, so it is read off the values."""
-    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    top = values.max(initial=0.0)
-    for full in (1.0, 255.0, 65535.0, top):
-        if top <= full and (full > 1.0 or values.dtype.kind == "f"):
-            grey = np.clip(values, 0, None) * (255.0 / full)
-            return np.repeat(np.round(grey).astype(np.uint8)[..., None], 3, axis=2)
-    raise AssertionError("unreachable: the last candidate is the largest value itself")
+    rows = range(
+        0, len(values), max(1, (1 << 20) // values.shape[1])
+    )  # in bands, since doubles take eight times as much
+    parts = [values[row : row + rows.step] for row in rows]
+    top = max(_finite(part).max() for part in parts)
+    full = next(full for full in (1.0, 255.0, 65535.0, top) if top <= full)
+    grey = np.concatenate([np.round(_finite(part).clip(0) * (255.0 / full)).astype(np.uint8) for part in parts])
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:

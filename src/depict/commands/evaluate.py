@@ -88,12 +88,13 @@ def main(
 @contextlib.contextmanager
 def processes() -> Iterator[tuple[int, int, int]]:
     """Rank, number of processes, and rank on this machine, joined to the others if torchrun started us."""
-    import torch.distributed
-
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world == 1:
         yield 0, 1, 0
         return
+
+    import torch.distributed
+
     torch.distributed.init_process_group()
     try:
         yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))

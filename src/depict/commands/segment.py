@@ -1,0 +1,123 @@
+"""`depict segment`: label maps, overlays and shares of the classes for any number of pictures."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from depict.commands.evaluate import processes
+
+if TYPE_CHECKING:
+    from depict.inputs import Input
+
+
+def main(
+    model: tyro.conf.Positional[str],
+    pictures: tyro.conf.Positional[tuple[str, ...]],
+    out: Path,
+    classes: str | None = None,
+    overlay: bool = True,
+    probabilities: bool = False,
+    whole: bool = False,
+    multiscale: bool = False,
+    overwrite: bool = False,
+    device: str | None = None,
+    workers: int = 2,
+) -> int:
+    """Segment pictures: a label map, an overlay with a legend and the shares of the classes for each.
+
+    Pictures may be of any size and kind; one that cannot be read is named, skipped and counted, and the exit code is
+    then 1. Outputs that exist are kept, so that the same command goes on where it stopped. Under torchrun the pictures
+    are shared out among the processes.
+
+    Args:
+        model: Folder of a run.
+        pictures: Files, folders (searched to the bottom, read in natural order) and patterns such as 'frames/*.png'.
+            A video file that is named itself is read frame by frame (needs the extra `video`).
+        out: Folder for labels/NAME.png, overlays/NAME.png, probabilities/NAME.npz and summary.json. NAME is the path
+            below the folder that all inputs have in common.
+        classes: Show and write these classes only, such as sky,road; other pixels get the largest value, 255 or 65535.
+        overlay: Write overlays.
+        probabilities: Write the probability of each class at each pixel, float16 (height, width, classes).
+        whole: Let the network see each picture at once instead of in windows.
+        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
+        overwrite: Write outputs anew that exist.
+        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        workers: Threads that read pictures ahead, and as many that write.
+    """
+    from tqdm import tqdm
+
+    from depict.errors import UserError
+    from depict.inputs import find_inputs
+    from depict.outputs import Outputs, Row, Summary, choose_classes
+    from depict.predictors import create_predictor
+    from depict.segmenting import segment_all
+
+    if workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}.")
+    inputs, passed = find_inputs(pictures, out)
+    with processes() as (rank, world, local):
+        predictor = create_predictor(model, multiscale=multiscale, whole=whole, device=device, local=local)
+        shown = choose_classes(predictor.classes, classes)
+        outputs = Outputs(out, predictor.classes, predictor.palette, shown, overlay, probabilities, overwrite)
+        about = {
+            "model": str(Path(model).absolute()) if Path(model).exists() else model,
+            "multiscale": multiscale,
+            "whole": whole,
+            "classes": [predictor.classes[index] for index in shown],
+        }
+        summary = Summary(out, about, overwrite)
+        rows: list[Row] = []
+        started = time.perf_counter()
+        try:
+            with (
+                warnings.catch_warnings(),
+                tqdm(total=_total(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
+            ):
+                warnings.simplefilter("ignore")  # what decoders remark on odd files
+                for row in segment_all(predictor, inputs, outputs, workers, rank, world, summary.sources):
+                    rows.append(row)
+                    bar.update()
+                    if row["status"] == "failed":
+                        bar.write(f"depict: skipped: {row['error']}", file=sys.stderr)
+        finally:
+            if world == 1:
+                summary.write(rows, passed)
+        if world > 1:
+            rows = _gathered(rows, world)
+            if rank == 0:
+                summary.write(rows, passed)
+        if rank == 0:
+            _report(rows, time.perf_counter() - started, len(passed), summary.path)
+        return 1 if any(row["status"] == "failed" for row in rows) else 0
+
+
+def _total(inputs: list[Input], world: int) -> int | None:
+    """How many pictures and frames this process will see, if the videos tell."""
+    from depict.inputs import frame_count
+
+    counts = [frame_count(one.path) if one.video else 1 for one in inputs]
+    known = [count for count in counts if count is not None]
+    return -(-sum(known) // world) if len(known) == len(counts) else None
+
+
+def _gathered(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
+    import torch.distributed
+
+    parts: list[Any] = [None] * world
+    torch.distributed.all_gather_object(parts, rows)
+    return [row for part in parts for row in part]
+
+
+def _report(rows: list[dict[str, Any]], seconds: float, passed: int, path: Path) -> None:
+    count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
+    told = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
+    if passed:
+        told += f"; {passed} other files passed over"
+    print(f"{told} ({count['written'] / max(seconds, 1e-9):.2f} written per second)")
+    print(f"written: {path}")

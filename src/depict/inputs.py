@@ -1,0 +1,147 @@
+"""Which pictures and videos a user means by files, folders and patterns; in what order; under which names.
+
+A name is the path below the folder that all inputs have in common, without its ending, so that outputs mirror the tree.
+Where two pictures would share a name (a.jpg and a.png), both keep their ending.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from depict.errors import UserError
+from depict.images import MAX_PIXELS
+
+PICTURES = {".apng", ".avif", ".bmp", ".dib", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"}
+PICTURES |= {".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"}
+"""Endings that are taken from a folder; a file that is named itself may have any."""
+VIDEOS = {".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
+"""Endings that make a file that is named itself a video."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file to be read."""
+
+    path: Path
+    name: str
+    """Where its outputs go: a relative path without ending; for a video the folder of its frames."""
+
+    @property
+    def video(self) -> bool:
+        """Whether it is read frame by frame."""
+        return self.path.suffix.lower() in VIDEOS
+
+
+def find_inputs(given: Sequence[str], without: Path) -> tuple[list[Input], list[Path]]:
+    """Inputs in order, and files in the given folders that are passed over since they have no picture's ending.
+
+    Folders are searched to the bottom and read in natural order (2 before 10); hidden files and the folder `without`,
+    where outputs go, are left out.
+    """
+    if not given:
+        raise UserError("no pictures were given: name files, folders or patterns such as 'frames/*.png'.")
+    files: dict[Path, None] = {}
+    passed: list[Path] = []
+    roots = []
+    for text in given:
+        for path in _expanded(text):
+            if path.is_dir():
+                inside = _inside(path, _absolute(without))
+                files |= dict.fromkeys(file for file in inside if file.suffix.lower() in PICTURES)
+                passed += [file for file in inside if file.suffix.lower() not in PICTURES]
+                roots.append(path)
+            else:
+                files[path] = None
+                roots.append(path.parent)
+    if not files:
+        raise UserError(f"there is no picture in '{given[0]}' ({len(passed)} other files); name the files themselves.")
+    root = Path(os.path.commonpath(roots))
+    inputs = _named(list(files), root)
+    if any(one.video for one in inputs) and importlib.util.find_spec("av") is None:
+        video = next(one.path for one in inputs if one.video)
+        raise UserError(f"to read the video '{video}', PyAV is needed: pip install 'depict[video]'.")
+    return inputs, passed
+
+
+def _expanded(text: str) -> list[Path]:
+    if os.path.lexists(text):
+        return [_absolute(text)]
+    if not glob.has_magic(text):
+        raise UserError(f"there is no file or folder '{text}'.")
+    found = [_absolute(match) for match in glob.iglob(text, recursive=True)]  # noqa: PTH207 - it may be absolute
+    if not found:
+        raise UserError(f"nothing matches '{text}'.")
+    return sorted(found, key=natural)
+
+
+def _absolute(path: str | Path) -> Path:
+    """Without `..`, so that no name leads out of the output folder; links keep their own names."""
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
+def _inside(folder: Path, without: Path) -> list[Path]:
+    """All files below a folder; links to files are followed, links to folders are not: they may go in circles."""
+    found: list[Path] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name) != without]
+        found += [Path(parent, name) for name in files if not name.startswith(".")]
+    return sorted(found, key=natural)
+
+
+def natural(path: Path) -> list[list[tuple[bool, int, str]]]:
+    """A key that sorts numbers within names by value: frame2 before frame10, folder by folder."""
+    return [
+        [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name) if part]
+        for name in path.parts
+    ]
+
+
+def _named(files: list[Path], root: Path) -> list[Input]:
+    whole = [file.relative_to(root) for file in files]
+    # A video's frames go to a folder of its full name, which no other input can have.
+    short = [path if path.suffix.lower() in VIDEOS else path.with_suffix("") for path in whole]
+    # Names that differ in case only are one on some file systems.
+    seen = Counter(str(path).casefold() for path in short)
+    mixed = [full if seen[str(path).casefold()] > 1 else path for full, path in zip(whole, short, strict=True)]
+    # Kept endings may in turn meet a name such as that of a.jpg.png: then all endings are kept.
+    distinct = len({str(path).casefold() for path in mixed}) == len(mixed)
+    return [Input(file, path.as_posix()) for file, path in zip(files, mixed if distinct else whole, strict=True)]
+
+
+def frame_count(path: Path) -> int | None:
+    """How many frames a video announces, if it does."""
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            return container.streams.video[0].frames or None
+    except (av.FFmpegError, IndexError):
+        return None
+
+
+def video_frames(path: Path, rank: int = 0, world: int = 1) -> Iterator[tuple[int, np.ndarray]]:
+    """Number from 1 and RGB (H, W, 3) of every world-th frame of a video, upright."""
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise UserError(f"'{path}' has no pictures in it, only sound or text.")
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            for number, frame in enumerate(container.decode(stream)):
+                if number % world == rank:
+                    if frame.width * frame.height > MAX_PIXELS:
+                        raise UserError(f"'{path}' has frames of {frame.width} x {frame.height} pixels: too large.")
+                    yield number + 1, np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+    except av.FFmpegError as error:
+        raise UserError(f"'{path}' is not a readable video: {error.strerror}") from error

@@ -1,0 +1,115 @@
+"""Labels as pictures: indexed PNGs, and colours over the image with a legend below. Numpy and Pillow only.
+
+Everything goes through in bands of rows, so that a picture of any size costs little more than itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from depict.bands import bands
+
+if TYPE_CHECKING:
+    from depict.data.dataset import Colour
+
+PAPER, INK = (250, 250, 248), (32, 33, 36)
+BAND = 1 << 20
+"""Pixels of a band."""
+ENTRIES = 24
+"""Most classes in a legend; those that cover most of the image are shown."""
+# Shares of the image, of the class's colour, and of the image on borders, in 256ths.
+IMAGE, COLOUR, BORDER = 110, 146, 90
+
+
+def label_picture(labels: np.ndarray, palette: Sequence[Colour]) -> Image.Image:
+    """Labels (H, W) as a picture: uint8 with the colours of the classes as its palette, uint16 as grey levels."""
+    picture = Image.fromarray(labels)
+    if labels.dtype == np.uint8:
+        picture.putpalette([value for colour in palette for value in colour])
+    return picture
+
+
+def overlay(
+    image: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    palette: Sequence[Colour],
+    shares: Mapping[int, float],
+) -> Image.Image:
+    """The image (H, W, 3) under the colours of its labels (H, W), borders dark, and a legend below.
+
+    `shares` has the classes to be shown and the share of the image that each covers; labels beyond the classes are left
+    grey. The size depends on the image's size and the number of classes alone, so that frames make a video.
+    """
+    height, width = labels.shape
+    legend = draw_legend(width, classes, palette, shares)
+    canvas = np.full((height + legend.height, legend.width, 3), PAPER, np.uint8)
+    colours = np.zeros((np.iinfo(labels.dtype).max + 1, 3), np.uint16)
+    colours[: len(palette)] = np.array(palette, np.uint16) * COLOUR
+    for start, stop in _row_bands(height, width):
+        canvas[start:stop, :width] = _coloured(image, labels, start, stop, colours, len(palette))
+    canvas[height:] = np.asarray(legend)
+    return Image.fromarray(canvas)
+
+
+def _coloured(
+    image: np.ndarray, labels: np.ndarray, start: int, stop: int, colours: np.ndarray, classes: int
+) -> np.ndarray:
+    """Rows `start` to `stop` of the overlay, uint8 (stop - start, W, 3)."""
+    pixels, rows = image[start:stop], labels[start:stop]
+    mixed = (pixels.astype(np.uint16) * IMAGE + colours[rows]) >> 8
+    border = np.zeros(rows.shape, bool)
+    border[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    above = labels[max(0, start - 1) : stop - 1]
+    border[len(rows) - len(above) :] |= rows[len(rows) - len(above) :] != above
+    mixed[border] = pixels[border].astype(np.uint16) * BORDER >> 8
+    unknown = (rows >= classes) & ~border
+    mixed[unknown] = pixels[unknown].mean(1, keepdims=True, dtype=np.float32)
+    return mixed.astype(np.uint8)
+
+
+def draw_legend(
+    width: int, classes: Sequence[str], palette: Sequence[Colour], shares: Mapping[int, float]
+) -> Image.Image:
+    """Colour, name and share of the classes that are there, largest first, in columns; at least 160 pixels wide."""
+    width = max(width, 160)
+    size = int(min(80, max(12, width / 55)))
+    font = ImageFont.load_default(size)
+    line, gap = size * 3 // 2, size // 2
+    names = {index: classes[index] for index in shares}
+    widest = max((font.getlength(f"{name}  100.0 %") for name in names.values()), default=0)
+    column = int(min(width - 2 * gap, widest + line + 2 * gap))
+    columns = max(1, (width - 2 * gap) // max(1, column))
+    rows = -(-min(ENTRIES, len(names)) // columns)
+    sheet = Image.new("RGB", (width, rows * line + 2 * gap), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    present = sorted((index for index in names if shares[index] > 0), key=lambda index: -shares[index])
+    for place, index in enumerate(present[:ENTRIES]):
+        x, y = gap + place // rows * column, gap + place % rows * line
+        draw.rectangle((x, y, x + size, y + size), palette[index], outline=INK)
+        text = _shortened(names[index], f"  {100 * shares[index]:.1f} %", font, column - line - gap)
+        draw.text((x + line, y + size / 2), text, INK, font, anchor="lm")
+    return sheet
+
+
+def label_shares(labels: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
+    """The share of the pixels (H, W) that each class in `shown` covers."""
+    counts = np.zeros(max(shown) + 1, np.int64)
+    for start, stop in _row_bands(*labels.shape):
+        counts += np.bincount(labels[start:stop].ravel(), minlength=len(counts))[: len(counts)]
+    return {index: int(counts[index]) / labels.size for index in shown}
+
+
+def _row_bands(height: int, width: int) -> Iterator[tuple[int, int]]:
+    return bands(height, max(1, BAND // width))
+
+
+def _shortened(text: str, end: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+    short = text
+    while len(short) > 1 and font.getlength(short + end) > width:
+        short = short[:-2] + "…"
+    return short + end
