@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "the main job on painted scenes: train, evaluate, show; no download",
     "train": "a model from images and masks; the same command again goes on where it stopped",
     "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
+    "segment": "label maps, coloured overlays and shares of the classes, for any pictures",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
     "check": "what is wrong with a data set, before a training finds out",
