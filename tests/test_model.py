@@ -57,7 +57,8 @@ def test_a_run_says_where_it_came_from(tmp_path):
     assert written["format"] == 1
     assert written["stamp"]["depict"] == depict.__version__
     assert written["stamp"]["torch"] == torch.__version__.split("+")[0]
-    assert written["decoder"] == {"name": "depict_sa", "layers": 3, "heads": 3, "head_dim": 100, "dropout": 0.0}
+    sizes = {"layers": 3, "heads": 3, "head_dim": 100}
+    assert written["decoder"] == {"name": "depict_sa", **sizes, "dropout": 0.0, "logit_gain": 1.0}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "model.safetensors"]
 
 

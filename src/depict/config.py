@@ -68,6 +68,10 @@ class DecoderConfig:
     """ablation: ista, mlp or none."""
     dropout: float | None = None
     """Dropout inside the decoder."""
+    logit_gain: float | None = None
+    """Gain of the norm over the classes at the start; 1 as released, more lets few classes train faster."""
+    step_size: float | None = None
+    """MSSA and MSCA: all step sizes at the start; by default drawn from N(0, 1), as released."""
 
     def options(self) -> dict[str, Any]:
         """What was set, as keyword arguments for the decoder."""

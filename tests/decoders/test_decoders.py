@@ -146,4 +146,21 @@ def test_what_cannot_be_built_is_told_in_one_line(arguments, options, message):
 
 
 def test_options_are_listed_with_their_defaults():
-    assert decoder_options("depict_sa") == {"layers": 3, "heads": 3, "head_dim": 100, "dropout": 0.0}
+    sizes = {"layers": 3, "heads": 3, "head_dim": 100}
+    assert decoder_options("depict_sa") == {**sizes, "dropout": 0.0, "logit_gain": 1.0, "step_size": None}
+
+
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "segmenter", "ablation"])
+def test_a_logit_gain_scales_the_masks_at_the_start(name):
+    torch.manual_seed(0)
+    plain = made(name, {})
+    torch.manual_seed(0)
+    louder = made(name, {"logit_gain": 4.0})
+    Z = torch.randn(1, 12, 64)
+    assert torch.allclose(louder(Z, (3, 4)), 4 * plain(Z, (3, 4)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
+def test_all_steps_can_start_alike(name):
+    trace = made(name, {"step_size": 0.2}).unroll(torch.randn(1, 12, 64), (3, 4))
+    assert [round(step.step_size.item(), 6) for step in trace.steps] == [0.2] * len(trace.steps)

@@ -26,6 +26,7 @@ class Ablation(JointDecoder):
         heads: int = 3,
         head_dim: int = 50,
         dropout: float = 0.0,
+        logit_gain: float = 1.0,
     ):
         if attention not in ATTENTION:
             raise unknown("attention", attention, ATTENTION)
@@ -43,5 +44,5 @@ class Ablation(JointDecoder):
                 blocks.append(ISTABlock(dim))
             elif feedforward == "mlp":
                 blocks.append(MLPBlock(dim, dropout))
-        super().__init__(dim, num_classes, blocks)
+        super().__init__(dim, num_classes, blocks, logit_gain)
         initialise(self)

@@ -95,11 +95,13 @@ class Decoder(nn.Module):
 class ClassEmbeddingDecoder(Decoder):
     """A decoder with one learned embedding per class, whose masks are cosines between patches and classes."""
 
-    def __init__(self, dim: int, num_classes: int):
+    def __init__(self, dim: int, num_classes: int, logit_gain: float = 1.0):
         super().__init__(dim, num_classes)
         self.class_embeddings = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.trunc_normal_(self.class_embeddings, std=0.02)
         self.mask_norm = nn.LayerNorm(num_classes)
+        # Over C classes the norm caps logits at gain * sqrt(C - 1): with few of them cross-entropy wants a larger gain.
+        nn.init.constant_(self.mask_norm.weight, logit_gain)
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
         """LayerNorm over the classes of cos(Z, Q): (B, N, D), (B, C, D) -> (B, C, h, w)."""
@@ -113,15 +115,15 @@ class ClassEmbeddingDecoder(Decoder):
 class JointDecoder(ClassEmbeddingDecoder):
     """Self-attention on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation's mixtures."""
 
-    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock]):
-        super().__init__(dim, num_classes)
+    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock], logit_gain: float = 1.0):
+        super().__init__(dim, num_classes, logit_gain)
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
         self.check(Z, grid)
-        X = torch.cat([Z, self.class_embeddings.expand(len(Z), -1, -1)], dim=1)
+        X = torch.cat([Z, self.class_embeddings.expand(Z.shape[0], -1, -1)], dim=1)
         if trace is not None:
             trace.Z0, trace.Q0 = self.split(X)
         for layer in self.layers:

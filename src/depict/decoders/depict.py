@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from depict.decoders.base import ClassEmbeddingDecoder, Grid, JointDecoder, Trace
-from depict.decoders.blocks import MSCABlock, MSSABlock
+from depict.decoders.blocks import MSCABlock, MSSABlock, SubBlock
 from depict.errors import UserError
+from depict.operators import SubspaceAttention
 
 
 class DepictSA(JointDecoder):
@@ -20,9 +21,13 @@ class DepictSA(JointDecoder):
         heads: int = 3,
         head_dim: int = 100,
         dropout: float = 0.0,
+        logit_gain: float = 1.0,
+        step_size: float | None = None,
     ):
         _at_least_one("layers", layers)
-        super().__init__(dim, num_classes, [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
+        blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)]
+        super().__init__(dim, num_classes, blocks, logit_gain)
+        start_steps(self, step_size)
 
 
 class DepictCA(ClassEmbeddingDecoder):
@@ -39,21 +44,24 @@ class DepictCA(ClassEmbeddingDecoder):
         cross_heads: int = 3,
         cross_head_dim: int = 50,
         dropout: float = 0.0,
+        logit_gain: float = 1.0,
+        step_size: float | None = None,
     ):
         _at_least_one("layers", layers)
         _at_least_one("cross_layers", cross_layers)
-        super().__init__(dim, num_classes)
+        super().__init__(dim, num_classes, logit_gain)
         self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)
         self.cross_layers = nn.ModuleList(
             [MSCABlock(dim, cross_heads, cross_head_dim, dropout) for _ in range(cross_layers)]
         )
         self.class_norm = nn.LayerNorm(dim)
+        start_steps(self, step_size)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
         self.check(Z, grid)
-        Q = self.class_embeddings.expand(len(Z), -1, -1)
+        Q = self.class_embeddings.expand(Z.shape[0], -1, -1)
         if trace is not None:
             trace.Z0, trace.Q0 = Z, Q
         for layer in self.layers:
@@ -66,6 +74,14 @@ class DepictCA(ClassEmbeddingDecoder):
             if trace is not None:
                 trace.record(layer, (before, Z), Z, Q)
         return self.masks(Z, self.class_norm(Q), grid, trace)
+
+
+def start_steps(decoder: nn.Module, step_size: float | None) -> None:
+    """Give every step the same size to start from; None leaves them drawn from N(0, 1), as released."""
+    if step_size is not None:
+        for part in decoder.modules():
+            if isinstance(part, SubspaceAttention):
+                nn.init.constant_(part.step_size, step_size)
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -14,14 +14,22 @@ from depict.operators import normal_
 class MaskTransformer(JointDecoder):
     """Transformer blocks on [patches, classes], then one D x D projection for each kind before the dot product."""
 
-    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int | None = None, dropout: float = 0.1):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        layers: int = 2,
+        heads: int | None = None,
+        dropout: float = 0.1,
+        logit_gain: float = 1.0,
+    ):
         if layers < 1:
             raise UserError(f"layers must be at least 1, not {layers}.")
         heads = max(1, dim // 64) if heads is None else heads
         blocks: list[SubBlock] = []
         for _ in range(layers):
             blocks += [MHSABlock(dim, heads, dropout), MLPBlock(dim, dropout)]
-        super().__init__(dim, num_classes, blocks)
+        super().__init__(dim, num_classes, blocks, logit_gain)
         self.proj_in = nn.Linear(dim, dim)
         self.proj_patches = nn.Parameter(torch.empty(dim, dim))
         self.proj_classes = nn.Parameter(torch.empty(dim, dim))
