@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,15 @@ class Encoder(nn.Module):
         vit = self.vit
         tokens = vit.patch_embed(images).flatten(1, 2)
         prefix = [vit.cls_token] + ([vit.dist_token] if isinstance(vit, VisionTransformerDistilled) else [])
-        tokens = torch.cat([*(token.expand(len(tokens), -1, -1) for token in prefix), tokens], dim=1)
-        positions = vit.pos_embed
-        if positions.shape[1] != tokens.shape[1]:
-            positions = resize_positions(positions, len(prefix), grid, vit.patch_embed.grid_size)
+        tokens = torch.cat([*(token.expand(tokens.shape[0], -1, -1) for token in prefix), tokens], dim=1)
+        positions, own_grid = vit.pos_embed, vit.patch_embed.grid_size
+        if torch.compiler.is_exporting():
+            # A graph for any size holds no branch: resizing to the own grid is the identity.
+            same = 1 // (1 + (math.prod(grid) - math.prod(own_grid)) ** 2)
+            grid = (grid[0] + same * (own_grid[0] - grid[0]), grid[1] + same * (own_grid[1] - grid[1]))
+            positions = resize_positions(positions, len(prefix), grid, own_grid)
+        elif positions.shape[1] != tokens.shape[1]:
+            positions = resize_positions(positions, len(prefix), grid, own_grid)
         tokens = tokens + positions
         tokens = checkpoint_seq(vit.blocks, tokens) if vit.grad_checkpointing else vit.blocks(tokens)
         return vit.norm(tokens)
