@@ -18,8 +18,10 @@ COMMANDS = {
     "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
     "segment": "label maps, coloured overlays and shares of the classes, for any pictures",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
+    "study": "sweeps of trainings into a table and a picture: ablation, subset, decoders; resumable",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
     "check": "what is wrong with a data set, before a training finds out",
+    "import": "official DEPICT and Segmenter checkpoints become runs",
 }
 
 USAGE = """usage: depict COMMAND [options]

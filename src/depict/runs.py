@@ -40,7 +40,12 @@ def check_same(folder: Path, config: Config) -> None:
         if any(path.name != ".lock" for path in folder.iterdir()):
             raise UserError(f"'{folder}' holds other files and no run: take an empty or a new folder for --out.")
         return
-    before, now = _flat(to_dict(read_run(folder)[0])), _flat(to_dict(config))
+    refuse_difference(folder, read_run(folder)[0], config)
+
+
+def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
+    """Name the first setting in which two configurations would give different results."""
+    before, now = _flat(to_dict(trained)), _flat(to_dict(config))
     for name in sorted(before.keys() | now.keys()):
         if name not in FREE and before.get(name) != now.get(name):
             raise UserError(

@@ -13,20 +13,26 @@ import tyro
 from depict.config import Config, DecoderConfig
 
 
-def run(arguments: list[str]) -> int:
-    """Read `--config` first, because its settings are the defaults of all other flags."""
+def starting_point(arguments: list[str], otherwise: Config | None = None) -> Config:
+    """The settings that flags go over: those of `--config`, with another `--decoder` in its own defaults."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--config")
     early.add_argument("--decoder", "--decoder.name")
     known, _ = early.parse_known_args(arguments)
     if known.config is None:
-        base = Config()
+        base = otherwise or Config()
     else:
         from depict.presets import load_config
 
         base = load_config(known.config)
     if known.decoder not in (None, base.decoder.name):
         base.decoder = DecoderConfig(known.decoder)  # the options were another decoder's
+    return base
+
+
+def run(arguments: list[str]) -> int:
+    """Read `--config` first, because its settings are the defaults of all other flags."""
+    base = starting_point(arguments)
 
     def main(
         out: Path,

@@ -1,0 +1,147 @@
+"""Filling a study: every missing cell trained and evaluated in turn, or the time that it would take."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from depict.config import Config, to_dict, write_yaml
+from depict.data.dataset import Dataset, Subset
+from depict.data.loading import Schedule
+from depict.errors import UserError
+from depict.evaluation import evaluate, protocol_for
+from depict.files import write_json
+from depict.losses import cross_entropy
+from depict.model import SegmentationModel, load
+from depict.optimisation import create_optimizer
+from depict.runs import claim, read_metrics
+from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, FILE, Cell, Study, plan
+from depict.studies.results import best_line, collect, training_time, write_results
+from depict.training import resolve, train
+
+TRIED_STEPS = 3
+TRIED_IMAGES = 2
+
+
+def run(study: Study, out: Path, multiscale: bool = False) -> None:
+    """Train and evaluate what is missing, one cell after the other; the results are written anew after each.
+
+    `multiscale` evaluates the best cell at several scales, too.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError("a study runs in one process: start it without torchrun or accelerate launch.")
+    cells = distinct(study)
+    for cell in cells:
+        resolve(cell.config)  # a mistake in the last cell is told before the first is trained
+    with claim(out):
+        write_yaml(out / FILE, to_dict(study))
+        for number, cell in enumerate(cells, 1):
+            if not cell.finished(out):
+                print(f"cell {number} of {len(cells)}: {cell.name}", file=sys.stderr)
+                train(cell.config, cell.folder(out))
+                _evaluate(cell, out, EVALUATION)
+                write_results(study, out)
+        if multiscale and (best := best_line(collect(study, out))):
+            cell = next(cell for cell in cells if cell.name == best["best"])
+            if not (cell.folder(out) / EVALUATION_MULTISCALE).exists():
+                _evaluate(cell, out, EVALUATION_MULTISCALE)
+        write_results(study, out)
+
+
+def distinct(study: Study) -> list[Cell]:
+    """The cells to train: what two tables share once."""
+    return list({cell.name: cell for cell in plan(study)}.values())
+
+
+def _evaluate(cell: Cell, out: Path, name: str) -> None:
+    """Evaluate the kept model of a cell on the validation images; written last, this marks the cell as finished."""
+    validation = resolve(cell.config)[2]
+    model = load(cell.folder(out)).to(_device(cell.config))
+    protocol = protocol_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
+    result = evaluate(model, validation, protocol, progress=True)
+    about = {"data": validation.name, "split": "val", "protocol": dataclasses.asdict(protocol), "processes": 1}
+    write_json(cell.folder(out) / name, about | result.to_dict())
+
+
+def _device(config: Config) -> str:
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return config.train.device or best
+
+
+def alike(cell: Cell) -> tuple[object, ...]:
+    """What cells have in common whose steps take the same time."""
+    return cell.config.encoder, cell.config.decoder, cell.config.train.batch
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a cell would take."""
+
+    cell: Cell
+    epochs: int
+    steps: int
+    left: int
+    """Steps that are not trained yet."""
+    seconds: float
+    """For those and the evaluations to come, about."""
+
+
+def forecast(study: Study, out: Path) -> list[Planned]:
+    """Every cell with its steps and the time that it would take on this machine, about.
+
+    The time of a step is that of a finished cell of the same decoder, else of a few steps on random images; the time
+    of an evaluated image is tried. Waiting for images to be read, and filling a cache of features, come on top.
+    """
+    planned: list[Planned] = []
+    tried: dict[str, tuple[float, float]] = {}
+    cells = distinct(study)
+    for cell in cells:
+        config, training, validation = resolve(cell.config)
+        settings = config.train
+        epochs, every = int(settings.epochs or 1), int(settings.validate_every or 1)
+        steps = len(Schedule(len(training), int(settings.batch or 1), epochs))
+        left = steps - max((line["iteration"] for line in read_metrics(cell.folder(out))), default=0)
+        seconds = 0.0
+        if not cell.finished(out):
+            kind = repr((config.decoder, config.encoder, settings))
+            if kind not in tried:
+                tried[kind] = _try(config, validation)
+            step, image = tried[kind]
+            for peer in cells:
+                if peer.finished(out) and alike(peer) == alike(cell):
+                    spent, done = training_time(peer.folder(out), peer.images)
+                    step = spent / max(1, done)
+            evaluations = len({*range(every, epochs + 1, every), epochs}) * left / steps + 1
+            seconds = left * step + evaluations * len(validation) * image
+        planned.append(Planned(cell, epochs, steps, left, seconds))
+    return planned
+
+
+def _try(config: Config, validation: Dataset) -> tuple[float, float]:
+    """Seconds of a training step and of an evaluated image, by doing a few of each with random weights."""
+    bare = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, pretrained=False))
+    model = SegmentationModel(bare, validation.classes).to(_device(config)).train()
+    batch = int(config.train.batch or 1)
+    images = torch.randn(batch, 3, *model.image_size, device=model.device)
+    labels = torch.randint(model.num_classes, (batch, *model.image_size), device=model.device, dtype=torch.uint8)
+    optimizer = create_optimizer(model, config.train, 1e-6)
+    features = model.tokens(images) if config.train.cache_features else None
+    times = []
+    for _ in range(1 + TRIED_STEPS):  # the first warms up
+        start = time.perf_counter()
+        masks = model.decoder(*features) if features else model.masks(images)
+        summed, pixels = cross_entropy(masks, labels, model.patch_size)
+        optimizer.zero_grad()
+        (summed / pixels).backward()
+        optimizer.step()
+        times.append(time.perf_counter() - start)
+    some = Subset(validation, min(TRIED_IMAGES, len(validation)), 0)
+    start = time.perf_counter()
+    evaluate(model, some, protocol_for(model, validation))
+    return min(times[1:]), (time.perf_counter() - start) / len(some)
