@@ -1,0 +1,39 @@
+"""`depict import` from the command line."""
+
+import torch
+
+import depict
+from depict.cli import main
+from official_model import official_state, variant, write_checkpoint
+
+
+def test_a_checkpoint_becomes_a_run(tmp_path, capsys):
+    checkpoint = write_checkpoint(tmp_path, official_state("depict_sa"), variant())
+    assert main(["import", str(checkpoint), str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "decoder depict_sa (layers 2, heads 3, head_dim 4" in printed
+    assert "not needed (classifier of the pretraining): encoder.head.weight, encoder.head.bias" in printed
+    assert depict.load(tmp_path / "run").segment(torch.zeros(3, 70, 50, dtype=torch.uint8)).shape == (70, 50)
+
+
+def test_tensors_left_over_are_named_and_told_by_the_exit_code(tmp_path, capsys):
+    state = official_state("linear") | {"decoder.mystery": torch.zeros(2)}
+    assert main(["import", str(write_checkpoint(tmp_path, state, None)), str(tmp_path / "run")]) == 1
+    assert "left over, with no place in the model: 'decoder.mystery'" in capsys.readouterr().err
+
+
+def test_mistakes_are_told_in_one_line_and_leave_no_run(tmp_path, capsys):
+    checkpoint = write_checkpoint(tmp_path, official_state("depict_sa"), None)
+    run = tmp_path / "run"
+    for arguments, message in (
+        ([str(tmp_path / "absent.pth"), str(run)], "there is no weight file"),
+        ([str(checkpoint), str(run)], "give --heads"),
+        ([str(checkpoint), str(tmp_path)], "is not an empty folder"),
+        ([str(checkpoint), str(run), "--heads", "3", "--data", "ade"], "unknown data set 'ade'"),
+        ([str(checkpoint), str(run), "--variant", str(tmp_path / "absent.yml")], "absent.yml': No such file"),
+    ):
+        assert main(["import", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not run.exists()
