@@ -119,5 +119,7 @@ def _report(rows: list[dict[str, Any]], seconds: float, passed: int, path: Path)
     told = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
     if passed:
         told += f"; {passed} other files passed over"
-    print(f"{told} ({count['written'] / max(seconds, 1e-9):.2f} written per second)")
+    if count["written"]:
+        told += f" ({count['written'] / seconds:.2f} written per second)"
+    print(told)
     print(f"written: {path}")
