@@ -21,6 +21,7 @@ COMMANDS = {
     "study": "sweeps of trainings into a table and a picture: ablation, subset, decoders; resumable",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
     "check": "what is wrong with a data set, before a training finds out",
+    "attention": "where a layer and a head of a run look in a picture, as overlay",
     "import": "official DEPICT and Segmenter checkpoints become runs",
 }
 
