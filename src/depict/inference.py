@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depict.bands import AxisMap, anchors, bands, bilinear, overlapping, padded_size
+from depict.bands import AxisMap, bands, bilinear
 from depict.errors import UserError
 from depict.protocol import MULTISCALE, Layout, Protocol
 
@@ -135,17 +135,11 @@ def _apply(
 
 def _empty_pass(window: _Window, values: Tensor, image: Tensor, patch_size: tuple[int, int]) -> _Pass:
     """Room for the logits of all windows of this one's pass; its own are values (C, h', w')."""
-    _, size, side, stride = window.layout
-    padded = padded_size(side, patch_size)
-    maps, lengths = [], []
-    for axis in (0, 1):
-        geometry = size[axis], side[axis], stride[axis]
-        low = values.shape[1 + axis]
-        inner = overlapping(*geometry, low, padded[axis])
-        maps.append(bilinear(size[axis], image.shape[1 + axis]).after(inner))
-        lengths.append(low * len(anchors(*geometry)))
-    logits = values.new_empty(lengths[0], len(values), lengths[1], dtype=torch.float32)
-    return _Pass(logits, maps[0], maps[1][::-1] if window.flipped else maps[1])
+    low = (values.shape[1], values.shape[2])
+    rows, columns = window.layout.maps(low, (image.shape[1], image.shape[2]), patch_size)
+    height, width = window.layout.room(low)
+    logits = values.new_empty(height, len(values), width, dtype=torch.float32)
+    return _Pass(logits, rows, columns[::-1] if window.flipped else columns)
 
 
 def _windows(
@@ -162,7 +156,7 @@ def _windows(
     for number, (factor, flipped) in enumerate(itertools.product(protocol.scales, flips)):
         source = image.cpu()  # resized there, so that its bytes do not depend on the device
         layout = protocol.layout(image.shape[1], image.shape[2], factor)
-        resized, size, (height, width), stride = layout
+        resized, size, (height, width), _ = layout
         if resized != tuple(image.shape[1:]):
             source = functional.resize(source, list(resized), functional.InterpolationMode.BILINEAR, antialias=False)
         source = source.to(device)
@@ -172,13 +166,12 @@ def _windows(
         if enlarge:
             source = source.float().sub_(shift).div_(scale)
         rows, columns = (bilinear(inputs, outputs) for inputs, outputs in zip(resized, size, strict=True))
-        for row, top in enumerate(anchors(size[0], height, stride[0])):
-            for column, left in enumerate(anchors(size[1], width, stride[1])):
-                if enlarge:
-                    pixels = _sample(source, rows[top : top + height], columns[left : left + width])
-                else:
-                    pixels = source[:, top : top + height, left : left + width].float().sub_(shift).div_(scale)
-                yield _Window(number, layout, flipped, row, column, pixels)
+        for row, column, top, left in layout.windows():
+            if enlarge:
+                pixels = _sample(source, rows[top : top + height], columns[left : left + width])
+            else:
+                pixels = source[:, top : top + height, left : left + width].float().sub_(shift).div_(scale)
+            yield _Window(number, layout, flipped, row, column, pixels)
 
 
 def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:

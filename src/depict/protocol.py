@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from depict.bands import anchors, enlarged_size, resized_size
+from depict.bands import AxisMap, anchors, bilinear, enlarged_size, overlapping, padded_size, resized_size
 from depict.errors import UserError
 
 MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
@@ -25,6 +26,28 @@ class Layout(NamedTuple):
     """After enlarging until the window fits."""
     window: tuple[int, int]
     stride: tuple[int, int]
+
+    def windows(self) -> Iterator[tuple[int, int, int, int]]:
+        """Row, column, top and left of every window, row by row."""
+        tops, lefts = (anchors(*axis) for axis in zip(self.size, self.window, self.stride, strict=True))
+        for (row, top), (column, left) in itertools.product(enumerate(tops), enumerate(lefts)):
+            yield row, column, top, left
+
+    def maps(self, low: tuple[int, int], image: tuple[int, int], patch: tuple[int, int]) -> tuple[AxisMap, AxisMap]:
+        """For rows and for columns: from all windows' logits, a grid `low` each, to the pixels of the image."""
+        padded = padded_size(self.window, patch)
+        rows, columns = (
+            bilinear(self.size[axis], image[axis]).after(
+                overlapping(self.size[axis], self.window[axis], self.stride[axis], low[axis], padded[axis])
+            )
+            for axis in (0, 1)
+        )
+        return rows, columns
+
+    def room(self, low: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of all windows' logits, laid side by side."""
+        tops, lefts = (anchors(*axis) for axis in zip(self.size, self.window, self.stride, strict=True))
+        return low[0] * len(tops), low[1] * len(lefts)
 
 
 @dataclass(frozen=True)
