@@ -29,7 +29,8 @@ def label_picture(labels: np.ndarray, palette: Sequence[Colour]) -> Image.Image:
     """Labels (H, W) as a picture: uint8 with the colours of the classes as its palette, uint16 as grey levels."""
     picture = Image.fromarray(labels)
     if labels.dtype == np.uint8:
-        picture.putpalette([value for colour in palette for value in colour])
+        # All 256 colours, black for those without a class: with fewer, Pillow writes fewer bits and cuts values off.
+        picture.putpalette(np.array(palette, np.uint8).tobytes().ljust(768, b"\0"))
     return picture
 
 
@@ -82,7 +83,7 @@ def draw_legend(
     line, gap = size * 3 // 2, size // 2
     names = {index: classes[index] for index in shares}
     widest = max((font.getlength(f"{name}  100.0 %") for name in names.values()), default=0)
-    column = int(min(width - 2 * gap, widest + line + 2 * gap))
+    column = int(min(width - 2 * gap, widest + line + 2 * gap, 18 * size))
     columns = max(1, (width - 2 * gap) // max(1, column))
     rows = -(-min(ENTRIES, len(names)) // columns)
     sheet = Image.new("RGB", (width, rows * line + 2 * gap), PAPER)

@@ -1,0 +1,279 @@
+"""`depict segment` on a small run: every output, every kind of file, one process and two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import depict
+from depict import outputs as outputs_module
+from depict.cli import main
+from depict.model import create_model
+from mixed_images import account, make_mixed
+
+CLASSES = ("sky", "road", "car")
+PALETTE = ((0, 0, 255), (120, 120, 120), (255, 0, 0))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    torch.manual_seed(0)
+    model = create_model("linear", "vit_tiny_patch16_224", image_size=32, classes=CLASSES, palette=PALETTE)
+    model.encoder.vit.blocks = model.encoder.vit.blocks[:1]
+    config = model.config
+    config.encoder.depth = 1
+    torch.nn.init.normal_(model.decoder.head.weight, std=0.5)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    model.save(folder)
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for index, size in enumerate([(40, 50), (33, 20), (70, 40)]):
+        small = random.integers(0, 256, (4, 4, 3), np.uint8)
+        Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC).save(folder / f"{index + 8}.png")
+    return folder
+
+
+def segment(run: Path, *arguments: object) -> int:
+    return main(["segment", str(run), *map(str, arguments)])
+
+
+def read(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture)
+
+
+def summary(out: Path) -> dict:
+    return json.loads((out / "summary.json").read_text())
+
+
+def test_label_maps_are_the_models_own_with_the_palette_of_the_classes(run, pictures, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert segment(run, pictures, "--out", out) == 0
+    assert "3 pictures: 3 written, 0 kept, 0 failed" in capsys.readouterr().out
+    model = depict.load(run)
+    seen = set()
+    for name in ("8", "9", "10"):
+        expected = model.segment(read(pictures / f"{name}.png")).numpy()
+        np.testing.assert_array_equal(read(out / "labels" / f"{name}.png"), expected)
+        seen |= set(np.unique(expected).tolist())
+        with Image.open(out / "labels" / f"{name}.png") as picture:
+            assert picture.mode == "P"
+            np.testing.assert_array_equal(np.asarray(picture.convert("RGB")), np.array(PALETTE, np.uint8)[expected])
+    assert len(seen) > 1  # a model of one answer would show nothing
+
+
+def test_the_summary_has_the_share_of_each_class_in_natural_order(run, pictures, tmp_path):
+    out = tmp_path / "out"
+    assert segment(run, pictures, "--out", out) == 0
+    found = summary(out)
+    assert [row["name"] for row in found["pictures"]] == ["8", "9", "10"]
+    for row in found["pictures"]:
+        labels = read(out / "labels" / f"{row['name']}.png")
+        assert (row["height"], row["width"]) == labels.shape
+        for index, name in enumerate(CLASSES):
+            assert row["shares"][name] == pytest.approx((labels == index).mean(), abs=1e-6)
+
+
+def test_only_the_chosen_classes_are_written(run, pictures, tmp_path):
+    assert segment(run, pictures, "--out", tmp_path / "all", "--probabilities") == 0
+    assert segment(run, pictures, "--out", tmp_path / "some", "--classes", "car, sky", "--probabilities") == 0
+    for row in summary(tmp_path / "some")["pictures"]:
+        everything = read(tmp_path / "all/labels" / f"{row['name']}.png")
+        some = read(tmp_path / "some/labels" / f"{row['name']}.png")
+        np.testing.assert_array_equal(some, np.where(everything == 1, 255, everything))
+        assert list(row["shares"]) == ["sky", "car", "(other)"]
+        assert row["shares"]["(other)"] == pytest.approx((everything == 1).mean(), abs=1e-6)
+        file = f"probabilities/{row['name']}.npz"
+        with np.load(tmp_path / "all" / file) as whole, np.load(tmp_path / "some" / file) as part:
+            assert part["classes"].tolist() == ["sky", "car"]
+            np.testing.assert_array_equal(part["probabilities"], whole["probabilities"][..., [0, 2]])
+
+
+def test_probabilities_sum_to_one_and_agree_with_the_labels(run, pictures, tmp_path):
+    out = tmp_path / "out"
+    assert segment(run, pictures, "--out", out, "--probabilities", "--multiscale") == 0
+    for name in ("8", "9", "10"):
+        labels = read(out / f"labels/{name}.png")
+        with np.load(out / f"probabilities/{name}.npz") as file:
+            probabilities = file["probabilities"]
+        assert probabilities.dtype == np.float16
+        assert probabilities.shape == (*labels.shape, 3)
+        np.testing.assert_allclose(probabilities.astype(np.float32).sum(2), 1, atol=2e-3)
+        chosen = np.take_along_axis(probabilities, labels[..., None].astype(int), 2)[..., 0]
+        assert (chosen >= probabilities.max(2) - 1e-3).all()
+
+
+def test_whole_images_are_what_the_model_sees_at_once(run, pictures, tmp_path):
+    assert segment(run, pictures, "--out", tmp_path / "out", "--whole") == 0
+    model = depict.load(run)
+    image = read(pictures / "10.png")  # larger than the window of 32 on both sides
+    with torch.no_grad():
+        logits = model(model.normalise(torch.tensor(image).permute(2, 0, 1))[None])[0]
+    top = logits.topk(2, dim=0).values
+    clear = (top[0] - top[1] > 1e-4).numpy()
+    np.testing.assert_array_equal(read(tmp_path / "out/labels/10.png")[clear], logits.argmax(0).numpy()[clear])
+
+
+def test_existing_outputs_are_kept_until_they_are_to_be_overwritten(run, pictures, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert segment(run, pictures / "8.png", "--out", out) == 0
+    path = out / "labels/8.png"
+    shares = summary(out)["pictures"][0]["shares"]
+    os.utime(path, (1, 1))
+    assert segment(run, pictures, "--out", out) == 0
+    assert "2 written, 1 kept" in capsys.readouterr().out
+    assert path.stat().st_mtime == 1
+    assert {row["name"]: row["status"] for row in summary(out)["pictures"]} == {
+        "8": "kept",
+        "9": "written",
+        "10": "written",
+    }
+    assert summary(out)["pictures"][0]["shares"] == shares
+    assert segment(run, pictures, "--out", out, "--overwrite") == 0
+    assert path.stat().st_mtime > 1
+
+
+def test_a_damaged_or_missing_output_is_made_again(run, pictures, tmp_path):
+    out = tmp_path / "out"
+    assert segment(run, pictures, "--out", out) == 0
+    whole = (out / "labels/8.png").read_bytes()
+    (out / "labels/8.png").write_bytes(whole[:50])
+    (out / "overlays/9.png").unlink()
+    assert segment(run, pictures, "--out", out) == 0
+    assert [row["status"] for row in summary(out)["pictures"]] == ["written", "written", "kept"]
+    assert (out / "labels/8.png").read_bytes() == whole
+
+
+def test_outputs_of_other_settings_or_another_file_are_not_taken_for_these(run, pictures, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert segment(run, pictures / "8.png", "--out", out) == 0
+    assert segment(run, pictures / "8.png", "--out", out, "--multiscale") == 2
+    assert "made with another setting (multiscale: false)" in capsys.readouterr().err
+    other = tmp_path / "other"
+    other.mkdir()
+    (pictures / "9.png").rename(other / "8.png")
+    for _ in range(2):  # the refusal does not make the second file the owner
+        assert segment(run, other / "8.png", "--out", out) == 1
+        assert "would go where the outputs of" in capsys.readouterr().err
+    assert segment(run, other / "8.png", "--out", out, "--overwrite") == 0
+    assert [row["source"] for row in summary(out)["pictures"] if row["status"] != "failed"] == [str(other / "8.png")]
+
+
+def test_the_turn_that_a_camera_noted_is_respected(run, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=exif)
+    assert segment(run, tmp_path / "turned.jpg", "--out", tmp_path / "out") == 0
+    assert read(tmp_path / "out/labels/turned.png").shape == (40, 20)
+
+
+def test_a_full_disk_ends_the_work_and_leaves_nothing_half_written(run, pictures, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out"
+    real, calls = outputs_module.label_picture, []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(outputs_module, "label_picture", full)
+    assert segment(run, pictures, "--out", out, "--workers", "1") == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "Traceback" not in error
+    assert [row["name"] for row in summary(out)["pictures"]] == ["8"]
+    assert [path.name for path in (out / "labels").iterdir()] == ["8.png"]
+    assert not list(out.rglob("*.part*"))
+
+
+def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, tmp_path):
+    (pictures / "bad.png").write_bytes(b"")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "depict.cli", "segment", str(run), str(pictures), "--out"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launch, *command, str(tmp_path / "two")], capture_output=True, env=environment, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "4 pictures: 3 written, 0 kept, 1 failed" in done.stdout
+    assert segment(run, pictures, "--out", tmp_path / "one") == 1
+    assert summary(tmp_path / "two") == summary(tmp_path / "one")
+    for name in ("8", "9", "10"):
+        one, two = (read(tmp_path / count / f"labels/{name}.png") for count in ("one", "two"))
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_video_gives_a_folder_of_frames(run, tmp_path):
+    from test_inputs import make_video
+
+    make_video(tmp_path / "clip.mp4", 3)
+    assert segment(run, tmp_path / "clip.mp4", "--out", tmp_path / "out") == 0
+    names = [f"{number:06d}.png" for number in (1, 2, 3)]
+    assert sorted(path.name for path in (tmp_path / "out/labels/clip.mp4").iterdir()) == names
+    overlays = {read(tmp_path / "out/overlays/clip.mp4" / name).shape for name in names}
+    assert len(overlays) == 1  # or they would not make a video again
+    (tmp_path / "cut.mp4").write_bytes(b"no video")
+    assert segment(run, tmp_path / "cut.mp4", "--out", tmp_path / "out") == 1
+
+
+def test_sixty_files_from_strangers_are_all_accounted_for(run, tmp_path, capfd):
+    folder = tmp_path / "mixed"
+    expected = make_mixed(folder, 60, largest=(130, 90))
+    assert segment(run, folder, "--out", tmp_path / "out", "--workers", "3") == 1
+    assert account(folder, tmp_path / "out", expected) == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_name_that_is_no_utf8_is_segmented_and_told(run, tmp_path):
+    raw = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    Path(os.fsdecode(raw)).write_bytes(_png())
+    assert segment(run, tmp_path, "--out", tmp_path / "out") == 0
+    assert summary(tmp_path / "out")["pictures"][0]["name"] == "caf\\xe9"
+    assert [os.fsencode(path.name) for path in (tmp_path / "out/labels").iterdir()] == [b"caf\xe9.png"]
+
+
+def _png() -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (5, 5)).save(buffer, "png")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.png"], "there is no file or folder 'missing.png'"),
+        (["{pictures}", "--classes", "skye"], "unknown class 'skye'. Did you mean 'sky'?"),
+        (["{pictures}", "--classes", ","], "--classes names no class"),
+        (["{pictures}", "--workers", "0"], "--workers must be at least 1"),
+        (["{pictures}", "--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
+        ([], "no pictures were given"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(run, pictures, tmp_path, capsys, arguments, said):
+    arguments = [word.format(pictures=pictures) for word in arguments]
+    assert segment(run, *arguments, "--out", tmp_path / "out") == 2
+    told = capsys.readouterr().err.strip()
+    assert said in told
+    assert "\n" not in told
+
+
+def test_the_engine_needs_no_torch():
+    code = "import sys, depict.segmenting, depict.commands.segment; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
