@@ -11,6 +11,8 @@ from PIL import Image
 import depict
 from depict import UserError
 from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+from depict.data import create_dataset
+from depict.evaluation import evaluate, protocol_for
 from depict.paper import ROWS
 from depict.runs import claim, read_metrics
 from depict.studies import plan, results, running
@@ -106,6 +108,20 @@ def test_the_best_cell_alone_is_evaluated_at_several_scales(finished):
     protocol = json.loads((out / "cells" / best["best"] / "evaluation_multiscale.json").read_text())["protocol"]
     assert len(protocol["scales"]) == 6
     assert best["multiscale"] is not None
+
+
+# One training whose last step is the best, and one that was better before.
+@pytest.mark.parametrize(("epochs", "rate"), [(1, 1e-3), (6, 0.3)])
+def test_what_is_told_of_a_cell_is_what_its_kept_model_does(pictures, tmp_path, epochs, rate):
+    study = open_study(tmp_path, "decoders", settings(pictures, epochs=epochs, lr=rate), decoders=("depict_sa",))
+    running.run(study, tmp_path)
+    folder = tmp_path / "cells" / "depict_sa_seed0"
+    scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
+    model, validation = depict.load(folder), create_dataset("folder", pictures, "val")
+    again = evaluate(model, validation, protocol_for(model, validation)).to_dict()
+    told = json.loads((folder / "evaluation.json").read_text())
+    assert {key: told[key] for key in again} == again
+    assert told["miou"] == pytest.approx(max(scores), abs=1e-6)
 
 
 def test_a_second_call_trains_nothing_and_a_grown_study_what_is_new(finished, pictures, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from depict.config import Config, to_dict, write_yaml
 from depict.data.dataset import Dataset, Subset
 from depict.data.loading import Schedule
 from depict.errors import UserError
-from depict.evaluation import evaluate, protocol_for
+from depict.evaluation import Result, evaluate, protocol_for
 from depict.files import write_json
 from depict.losses import cross_entropy
 from depict.model import SegmentationModel, load
@@ -44,8 +44,8 @@ def run(study: Study, out: Path, multiscale: bool = False) -> None:
         for number, cell in enumerate(cells, 1):
             if not cell.finished(out):
                 print(f"cell {number} of {len(cells)}: {cell.name}", file=sys.stderr)
-                train(cell.config, cell.folder(out))
-                _evaluate(cell, out, EVALUATION)
+                result = train(cell.config, cell.folder(out))
+                _evaluate(cell, out, EVALUATION, result)
                 write_results(study, out)
         if multiscale and (best := best_line(collect(study, out))):
             cell = next(cell for cell in cells if cell.name == best["best"])
@@ -59,14 +59,20 @@ def distinct(study: Study) -> list[Cell]:
     return list({cell.name: cell for cell in plan(study)}.values())
 
 
-def _evaluate(cell: Cell, out: Path, name: str) -> None:
-    """Evaluate the kept model of a cell on the validation images; written last, this marks the cell as finished."""
+def _evaluate(cell: Cell, out: Path, name: str, last: Result | None = None) -> None:
+    """Evaluate the kept model of a cell on the validation images; written last, this marks the cell as finished.
+
+    `last` is the validation of the last step: where that was the best one, it was the kept model's.
+    """
+    folder = cell.folder(out)
     validation = resolve(cell.config)[2]
-    model = load(cell.folder(out)).to(_device(cell.config))
+    model = load(folder).to(_device(cell.config))
     protocol = protocol_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
-    result = evaluate(model, validation, protocol, progress=True)
+    scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
+    if last is None or scores.index(max(scores)) < len(scores) - 1:
+        last = evaluate(model, validation, protocol, progress=True)
     about = {"data": validation.name, "split": "val", "protocol": dataclasses.asdict(protocol), "processes": 1}
-    write_json(cell.folder(out) / name, about | result.to_dict())
+    write_json(folder / name, about | last.to_dict())
 
 
 def _device(config: Config) -> str:
