@@ -23,6 +23,7 @@ COMMANDS = {
     "check": "what is wrong with a data set, before a training finds out",
     "attention": "where a layer and a head of a run look in a picture, as overlay",
     "import": "official DEPICT and Segmenter checkpoints become runs",
+    "export": "a run as an ONNX file, checked against PyTorch before it is written",
 }
 
 USAGE = """usage: depict COMMAND [options]

@@ -43,11 +43,15 @@ class Predictor(Protocol):
 def create_predictor(
     model: str | Path, *, multiscale: bool = False, whole: bool = False, device: str | None = None, local: int = 0
 ) -> Predictor:
-    """The predictor of a model, which is a run folder. Another kind of model is told apart here, by its name.
+    """The predictor of a run folder or of a file that ends in .onnx.
 
     `whole`: the network sees each picture at once instead of in windows. `device`: by default the best there is;
     `local` is the number of this process on its machine, to which its own GPU belongs.
     """
+    if Path(model).suffix.lower() == ".onnx":
+        from depict.interchange.onnx_predictor import OnnxPredictor
+
+        return OnnxPredictor(Path(model), multiscale, whole, device)
     return RunPredictor(model, multiscale, whole, device, local)
 
 

@@ -36,7 +36,7 @@ def main(
     are shared out among the processes.
 
     Args:
-        model: Folder of a run.
+        model: Folder of a run, or a file that `depict export` wrote (.onnx; torch is not needed then).
         pictures: Files, folders (searched to the bottom, read in natural order) and patterns such as 'frames/*.png'.
             A video file that is named itself is read frame by frame (needs the extra `video`).
         out: Folder for labels/NAME.png, overlays/NAME.png, probabilities/NAME.npz and summary.json. NAME is the path

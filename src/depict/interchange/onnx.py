@@ -1,0 +1,157 @@
+"""A model as an ONNX file: the network from normalised images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
+
+The upsampling stays outside, so that memory does not grow with C x H x W; `onnx_predictor.py` renders the answer. No
+file is written before onnxruntime gave the numbers of PyTorch, at other batches and sizes than the traced ones too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from depict.errors import UserError
+from depict.files import atomic_path
+from depict.interchange.onnx_predictor import OnnxPredictor, open_session, write_metadata
+
+if TYPE_CHECKING:
+    from depict.data.dataset import Dataset
+    from depict.model import SegmentationModel
+
+TOLERANCE = 1e-3
+"""Largest difference between onnxruntime's and PyTorch's masks that passes."""
+
+
+Shape = tuple[int, int, int, int]
+
+
+class _Masks(nn.Module):
+    """`SegmentationModel.masks` as a forward pass."""
+
+    def __init__(self, model: SegmentationModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Masks (B, C, h, w)."""
+        return self.model.masks(images)
+
+
+def export(
+    model: SegmentationModel, path: Path, *, dynamic: bool = False, batch: int | None = None
+) -> dict[Shape, float]:
+    """Write `model` to `path` after comparing; gives the largest difference of the masks by shape of the input.
+
+    Height and width are those of the model's window, or any if `dynamic`; the batch is any, unless it is given.
+    """
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}.")
+    model = model.cpu().float().eval()
+    with atomic_path(path) as temporary:
+        _write(model, temporary, dynamic, batch)
+        differences = {shape: _difference(model, temporary, shape) for shape in _shapes(model, dynamic, batch)}
+        # written so that NaN does not pass
+        if not all(difference <= TOLERANCE for difference in differences.values()):
+            raise UserError(
+                f"'{path}' is not written: onnxruntime differs from PyTorch by {max(differences.values()):.2g}, "
+                f"more than {TOLERANCE:g}."
+            )
+    return differences
+
+
+def quantise(source: Path, path: Path) -> None:
+    """Write `source` to `path` with the weights of matrix products in 8 bits; activations are scaled as they come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with atomic_path(path) as temporary, _quiet():
+        quantize_dynamic(source, temporary, op_types_to_quantize=["MatMul", "Gemm"], weight_type=QuantType.QInt8)
+
+
+def mean_iou(path: Path, dataset: Dataset, images: int) -> float:
+    """mIoU of an ONNX file over the first `images` of a data set, in 0..1, at each image's own size."""
+    from tqdm import tqdm
+
+    from depict.evaluation import class_iou, confusion_matrix
+
+    predictor = OnnxPredictor(path)
+    classes = len(predictor.classes)
+    confusion = np.zeros((classes, classes), np.int64)
+    for index in tqdm(range(min(images, len(dataset))), desc=path.name, unit="image"):
+        image, truth = dataset.read(index)
+        labels = predictor.labels(image.permute(1, 2, 0).numpy())
+        confusion += confusion_matrix(truth, torch.from_numpy(labels), classes)
+    return float(np.nanmean(class_iou(confusion)))
+
+
+def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | None) -> None:
+    """Trace at a size that is not the model's own if any size is to work, so that nothing is fixed by chance."""
+    try:
+        import onnxscript  # noqa: F401 - what torch.onnx translates with
+    except ImportError as error:
+        raise UserError("exporting to ONNX needs more packages: pip install 'depict[onnx]'.") from error
+    height, width = model.image_size
+    if dynamic:
+        height, width = height + model.patch_size[0], width + 3 * model.patch_size[1]
+    free = torch.export.Dim.DYNAMIC
+    axes = ({0: free} if batch is None else {}) | ({2: free, 3: free} if dynamic else {})
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                _Masks(model).eval(),
+                (torch.zeros(batch or 2, 3, height, width),),
+                input_names=["images"],
+                output_names=["masks"],
+                dynamic_shapes={"images": axes},
+                dynamo=True,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        way_out = "leave --dynamic out" if dynamic else "another encoder may work"
+        raise UserError(f"'{model.encoder.name}' cannot be exported as asked: {way_out}.") from error
+    assert program is not None
+    program.model.metadata_props.update(write_metadata(model))
+    program.save(path, external_data=False)
+
+
+def _shapes(model: SegmentationModel, dynamic: bool, batch: int | None) -> list[Shape]:
+    """Inputs to compare at: batch 1 and 3 of the window; if any size is allowed also of wide, tall and odd ones."""
+    (height, width), (ph, pw) = model.image_size, model.patch_size
+    sizes = [(height, width)]
+    if dynamic:
+        sizes += [(height + 2 * ph, width), (max(1, height - ph // 2), width + pw + 1), (ph, 2 * pw)]
+        rows, columns = math.ceil(height / ph), math.ceil(width / pw)
+        if rows % 2 == 0:
+            # As many patches as the model's own grid in another shape: the released models keep their positions there.
+            sizes.append((rows // 2 * ph, 2 * columns * pw))
+    return [(count, 3, *size) for size in sizes for count in ((1, 3) if batch is None else (batch,))]
+
+
+def _difference(model: SegmentationModel, path: Path, shape: Shape) -> float:
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    with torch.inference_mode():
+        expected = model.masks(images)
+    masks = open_session(path).run(None, {"images": images.numpy()})[0]
+    if masks.shape != tuple(expected.shape):
+        raise UserError(f"the exported model gives masks {masks.shape} for {shape}, not {tuple(expected.shape)}.")
+    return float(np.abs(masks - expected.numpy()).max())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters warn about matters that the comparison settles."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
