@@ -158,3 +158,20 @@ def test_bands_cut_an_axis_into_neighbours(size, step):
 def test_geometry_needs_no_torch():
     code = "import sys, depict.bands; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(st.integers(1, 200), st.integers(1, 5000), st.tuples(st.integers(1, 64), st.integers(1, 64)))
+def test_strips_enlarge_to_a_bounded_number_of_pixels(height, width, window):
+    for size, sides in (((height, width), window), ((width, height), window[::-1])):
+        enlarged = enlarged_size(*size, sides)
+        assert all(one >= side for one, side in zip(enlarged, sides, strict=True))
+        if enlarged != size:
+            bound = max(64 * sides[0] * sides[1], 4 * height * width)
+            assert enlarged[0] * enlarged[1] <= bound
+
+
+def test_only_strips_feel_the_bound():
+    assert enlarged_size(10, 640, (100, 100)) == (100, 6400)
+    assert enlarged_size(10, 641, (100, 100)) == (100, 6400)
+    assert enlarged_size(641, 10, (100, 100)) == (6400, 100)
+    assert enlarged_size(50, 100_000, (100, 100)) == (100, 200_000)  # four times its pixels

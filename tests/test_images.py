@@ -1,6 +1,7 @@
 """Pictures of every kind become uint8 RGB, or one line says why not."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -117,3 +118,29 @@ def test_a_picture_beyond_the_limit_is_refused_before_it_is_decoded(tmp_path, mo
     monkeypatch.setattr(images, "MAX_PIXELS", 9999)
     with pytest.raises(UserError, match=r"large.png': 100 x 100 pixels are more than the 9999"):
         read_image(tmp_path / "large.png")
+
+
+def test_a_side_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+    Image.new("L", (100, 1)).save(tmp_path / "long.png")
+    monkeypatch.setattr(images, "MAX_SIDE", 99)
+    with pytest.raises(UserError, match=r"long.png': 100 x 1 pixels are longer than the 99"):
+        read_image(tmp_path / "long.png")
+
+
+def test_what_other_programs_would_have_to_draw_is_refused(tmp_path):
+    (tmp_path / "drawn.jpg").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(UserError, match=r"drawn.jpg': EPS files are drawn by other programs"):
+        read_image(tmp_path / "drawn.jpg")
+
+
+def test_what_is_no_file_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(UserError, match="pipe.png': is not a file"):
+        read_image(tmp_path / "pipe.png")
+
+
+def test_wide_values_do_not_depend_on_where_the_bands_end():
+    values = np.random.default_rng(0).integers(0, 65536, (1200, 1 << 10), dtype=np.uint16)
+    assert np.array_equal(to_rgb(Image.fromarray(values))[..., 1], np.round(values * (255 / values.max())))

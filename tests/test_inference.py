@@ -222,3 +222,50 @@ def test_an_image_of_another_kind_is_refused(image):
 def test_a_network_that_gives_something_else_is_refused():
     with pytest.raises(UserError, match="logits"):
         predict(lambda images: images.mean(1), picture(8, 8), Protocol((8, 8), (8, 8)), **NORMALISATION)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("size", [(40, 23), (16, 16), (7, 30), (1, 1)])
+def test_an_image_seen_whole_is_one_window_of_its_own_size_for_each_scale(size, flip):
+    net, seen = network(), []
+
+    def watched(images: Tensor) -> Tensor:
+        seen.append(tuple(images.shape))
+        return net(images)
+
+    image = picture(*size)
+    scales = (1.0, 1.5)
+    protocol = Protocol((16, 16), (12, 12), scales=scales, flip=flip, whole=True)
+    labels = predict(watched, image, protocol, **NORMALISATION, patch_size=(4, 4))
+    sizes = [protocol.layout(*size, scale).size for scale in scales for _ in range(1 + flip)]
+    assert seen == [(1, 3, *one) for one in sizes]
+    mean = torch.tensor(NORMALISATION["mean"]).view(3, 1, 1)
+    std = torch.tensor(NORMALISATION["std"]).view(3, 1, 1)
+    if size == (40, 23) and not flip:  # by hand at scale 1
+        alone = predict(net, image, Protocol((16, 16), (12, 12), whole=True), **NORMALISATION, patch_size=(4, 4))
+        low = net(((image / 255 - mean) / std)[None])
+        logits = F.interpolate(low, size=(40, 24), mode="bilinear")[0, :, :, :23]
+        top = logits.topk(2, dim=0).values
+        clear = top[0] - top[1] > 1e-5
+        assert torch.equal(alone[clear].long(), logits.argmax(0)[clear])
+    assert labels.shape == size
+
+
+def test_an_image_too_large_to_be_seen_whole_is_refused(monkeypatch):
+    monkeypatch.setattr("depict.protocol.WHOLE_PIXELS", 999)
+    protocol = Protocol((16, 16), (16, 16), whole=True)
+    with pytest.raises(UserError, match=r"20 x 50 pixels \(height x width\) is too large to be seen whole"):
+        predict(network(), picture(20, 50), protocol, **NORMALISATION)
+
+
+def test_a_strip_makes_a_bounded_number_of_windows():
+    count = 0
+
+    def counted(images: Tensor) -> Tensor:
+        nonlocal count
+        count += len(images)
+        return network()(images)
+
+    labels = predict(counted, picture(1, 3000), Protocol((16, 16), (16, 16)), **NORMALISATION, patch_size=(4, 4))
+    assert labels.shape == (1, 3000)
+    assert count == 64
