@@ -17,7 +17,7 @@ import depict
 from depict import outputs as outputs_module
 from depict.cli import main
 from depict.model import create_model
-from mixed_images import account, make_mixed
+from strange_files import account, make_mixed
 
 CLASSES = ("sky", "road", "car")
 PALETTE = ((0, 0, 255), (120, 120, 120), (255, 0, 0))
