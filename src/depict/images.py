@@ -20,6 +20,8 @@ MAX_PIXELS = 178_956_970
 """Larger files are refused before they are decoded: a few kilobytes can unpack to any size."""
 MAX_SIDE = 100_000
 """Longer ones are refused, too: a row of scores for every class must fit into memory."""
+ORIENTATION = 0x0112
+"""The EXIF tag for how a camera was held; 1 is upright."""
 PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow hands to other programs to draw."""
 
@@ -56,7 +58,8 @@ def to_rgb(image: Picture) -> np.ndarray:
     if isinstance(image, np.ndarray):
         return _from_array(image)
     if hasattr(image, "detach"):
-        array = image.detach().cpu().numpy()
+        tensor = image.detach().cpu()
+        array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         return _from_array(array.transpose(1, 2, 0) if array.ndim == 3 else array)
     raise UserError(f"an image must be a PIL image, an array or a tensor, not a {type(image).__name__}.")
 
@@ -69,16 +72,19 @@ def _from_pil(image: Image.Image) -> np.ndarray:
         raise UserError(f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down.")
     if max(width, height) > MAX_SIDE:
         raise UserError(f"{width} x {height} pixels are longer than the {MAX_SIDE} that are read; cut it into pieces.")
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I") or image.mode == "F":
+    if image.getexif().get(ORIENTATION, 1) != 1:  # otherwise it would be a copy, and large ones are read, too
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return _from_array(np.asarray(image).astype(np.uint16))
+    if image.mode in ("I", "F"):
         return _from_wide(np.asarray(image))
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # straight to RGB warns about transparency held in bytes
-    return np.asarray(image.convert("RGB"))
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _from_wide(values: np.ndarray) -> np.ndarray:
-    """Grey levels in 16 or 32 bits, or floats: files do not say their range, so it is read off the values."""
+    """Grey levels in 32 bits, or floats: files do not say their range, so it is read off the values."""
     rows = range(
         0, len(values), max(1, (1 << 20) // values.shape[1])
     )  # in bands, since doubles take eight times as much
