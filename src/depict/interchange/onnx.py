@@ -117,6 +117,8 @@ def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | Non
         way_out = "leave --dynamic out" if dynamic else "another encoder may work"
         raise UserError(f"'{model.encoder.name}' cannot be exported as asked: {way_out}.") from error
     assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # lines of source and paths of this machine, in thousands
     program.model.metadata_props.update(write_metadata(model))
     program.save(path, external_data=False)
 
