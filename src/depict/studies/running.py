@@ -123,7 +123,8 @@ def forecast(study: Study, out: Path) -> list[Planned]:
                 if peer.finished(out) and alike(peer) == alike(cell):
                     spent, done = training_time(peer.folder(out), peer.images)
                     step = spent / max(1, done)
-            evaluations = len({*range(every, epochs + 1, every), epochs}) * left / steps + 1
+            validations = len({*range(every, epochs + 1, every), epochs})
+            evaluations = validations * left / steps + (validations > 1)  # and of the best, if it was not the last
             seconds = left * step + evaluations * len(validation) * image
         planned.append(Planned(cell, epochs, steps, left, seconds))
     return planned
@@ -148,6 +149,8 @@ def _try(config: Config, validation: Dataset) -> tuple[float, float]:
         optimizer.step()
         times.append(time.perf_counter() - start)
     some = Subset(validation, min(TRIED_IMAGES, len(validation)), 0)
+    protocol = protocol_for(model, validation)
+    evaluate(model, some, protocol)
     start = time.perf_counter()
-    evaluate(model, some, protocol_for(model, validation))
+    evaluate(model, some, protocol)
     return min(times[1:]), (time.perf_counter() - start) / len(some)
