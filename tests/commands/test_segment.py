@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +201,29 @@ def test_a_full_disk_ends_the_work_and_leaves_nothing_half_written(run, pictures
     assert [row["name"] for row in summary(out)["pictures"]] == ["8"]
     assert [path.name for path in (out / "labels").iterdir()] == ["8.png"]
     assert not list(out.rglob("*.part*"))
+
+
+@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(run, tmp_path, ending, code):
+    folder, out = tmp_path / "many", tmp_path / "out"
+    folder.mkdir()
+    for number in range(100):
+        Image.new("RGB", (60, 60), (number % 256, 0, 0)).save(folder / f"{number}.png")
+    command = [sys.executable, "-m", "depict.cli", "segment", str(run), str(folder), "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        while process.poll() is None and not (out / "labels/3.png").is_file():
+            time.sleep(0.01)
+        process.send_signal(ending)
+        told = process.communicate()[1].decode()
+    assert process.returncode == code, told
+    assert "Traceback" not in told
+    assert not list(out.rglob(".*"))
+    done = {path.stem for path in (out / "labels").iterdir()}
+    assert {row["name"] for row in summary(out)["pictures"]} <= done
+    assert len(done) < 100
+    assert segment(run, folder, "--out", out) == 0
+    kept = {row["name"] for row in summary(out)["pictures"] if row["status"] == "kept"}
+    assert kept == done
 
 
 def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, tmp_path):

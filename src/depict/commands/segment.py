@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +80,7 @@ def main(
         started = time.perf_counter()
         try:
             with (
+                _ended_in_order(world),
                 warnings.catch_warnings(),
                 tqdm(total=_total(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
@@ -95,6 +100,22 @@ def main(
         if rank == 0:
             _report(rows, time.perf_counter() - started, len(passed), summary.path)
         return 1 if any(row["status"] == "failed" for row in rows) else 0
+
+
+@contextlib.contextmanager
+def _ended_in_order(world: int) -> Iterator[None]:
+    """Let the signal that batch systems end a job with remove unfinished files, as an interrupt from the keyboard does.
+
+    Not under torchrun, which ends processes that wait for each other: Python hears no signals there.
+    """
+    if world > 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _total(inputs: list[Input], world: int) -> int | None:
