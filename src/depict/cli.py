@@ -24,6 +24,7 @@ COMMANDS = {
     "attention": "where a layer and a head of a run look in a picture, as overlay",
     "import": "official DEPICT and Segmenter checkpoints become runs",
     "export": "a run as an ONNX file, checked against PyTorch before it is written",
+    "push": "a run to the Hugging Face hub, with a model card",
 }
 
 USAGE = """usage: depict COMMAND [options]

@@ -21,6 +21,7 @@ from depict.errors import UserError
 from depict.files import atomic_path
 from depict.images import to_rgb
 from depict.inference import MULTISCALE, Protocol, predict
+from depict.interchange.hub import local_run
 from depict.stamp import stamp
 
 if TYPE_CHECKING:
@@ -204,11 +205,11 @@ def create_model(
 
 
 def load(run: str | Path, last: bool = False) -> SegmentationModel:
-    """Give back the model of a run folder, in evaluation mode on the CPU.
+    """Give back the model of a run folder or of `hf-hub:user/name`, in evaluation mode on the CPU.
 
     It is the best one of the training by validation, or the `last` one.
     """
-    folder = Path(run)
+    folder = local_run(run)
     config, classes = read_run(folder)
     config.encoder.pretrained = False
     model = SegmentationModel(config, list(classes), list(classes.values()))
