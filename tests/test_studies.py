@@ -101,6 +101,15 @@ def test_a_line_tells_the_mean_and_the_spread_of_its_seeds(finished):
     assert kept["missing"] == []
 
 
+def test_the_time_of_a_training_counts_the_smaller_last_step_of_an_epoch(finished, tmp_path):
+    shutil.copy(finished[0] / "cells" / "linear_seed0" / "config.yaml", tmp_path)  # batches of 4
+    rows = [{"iteration": 10, "images_per_second": 17}, {"iteration": 10, "miou": 0.5}]
+    rows += [{"iteration": 12, "images_per_second": 6}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # 10 images are steps of 4, 4 and 2: three epochs and a step are 34 images, four epochs 40
+    assert results.training_time(tmp_path, 10) == (34 / 17 + 6 / 6, 12, 40)
+
+
 def test_the_best_cell_alone_is_evaluated_at_several_scales(finished):
     out, study = finished
     best = results.best_line(results.collect(study, out))

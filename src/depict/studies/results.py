@@ -55,10 +55,7 @@ def _line(study: Study, cells: list[Cell], out: Path) -> Line:
     last = [next((row["miou"] for row in reversed(read_metrics(f)) if "miou" in row), None) for f in folders]
     told = [value for value in last if value is not None]
     times = [training_time(folder, cell.images) for folder, cell in zip(folders, cells, strict=True)]
-    seconds = [spent for spent, _ in times]
-    images = [
-        steps * _batch(folder, cell.images) for (_, steps), folder, cell in zip(times, folders, cells, strict=True)
-    ]
+    seconds = sum(spent for spent, _, _ in times)
     config, classes = read_run(folders[best])
     parameters, multiply_adds = _costs(config, len(classes))
     return {
@@ -75,8 +72,8 @@ def _line(study: Study, cells: list[Cell], out: Path) -> Line:
         "multiscale": _score(_read(multiscale)) if multiscale.is_file() else None,
         "parameters": parameters,
         "multiply_adds": multiply_adds,
-        "seconds": statistics.fmean(seconds),
-        "images_per_second": sum(images) / sum(seconds) if sum(seconds) else None,
+        "seconds": seconds / len(cells),
+        "images_per_second": sum(seen for _, _, seen in times) / seconds if seconds else None,
         "training": {key: getattr(config.train, key) for key in TOLD},
         "paper": _printed(study, cells[0]),
     }
@@ -87,18 +84,19 @@ def best_line(lines: list[Line]) -> Line | None:
     return max(lines, key=lambda line: max(line["miou"]), default=None)
 
 
-def training_time(folder: Path, images: int) -> tuple[float, int]:
-    """Seconds and steps of a training without its validations: each step at the speed that metrics.jsonl tells."""
-    seconds, before = 0.0, 0
+def training_time(folder: Path, images: int) -> tuple[float, int, int]:
+    """Seconds, steps and images of a training on so many images, without its validations.
+
+    Each step at the speed that metrics.jsonl tells; the last step of an epoch may be smaller than the others.
+    """
+    batch = int(read_run(folder)[0].train.batch or 1)
+    seconds, steps, seen = 0.0, 0, 0
     for row in read_metrics(folder):
         if row.get("images_per_second"):
-            seconds += (row["iteration"] - before) * _batch(folder, images) / row["images_per_second"]
-            before = row["iteration"]
-    return seconds, before
-
-
-def _batch(folder: Path, images: int) -> int:
-    return min(int(read_run(folder)[0].train.batch or 1), images)
+            epochs, rest = divmod(row["iteration"], -(-images // batch))
+            before, seen, steps = seen, epochs * images + rest * batch, row["iteration"]
+            seconds += (seen - before) / row["images_per_second"]
+    return seconds, steps, seen
 
 
 def _read(path: Path) -> dict[str, Any]:

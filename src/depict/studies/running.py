@@ -121,7 +121,7 @@ def forecast(study: Study, out: Path) -> list[Planned]:
             step, image = tried[kind]
             for peer in cells:
                 if peer.finished(out) and alike(peer) == alike(cell):
-                    spent, done = training_time(peer.folder(out), peer.images)
+                    spent, done, _ = training_time(peer.folder(out), peer.images)
                     step = spent / max(1, done)
             validations = len({*range(every, epochs + 1, every), epochs})
             evaluations = validations * left / steps + (validations > 1)  # and of the best, if it was not the last
