@@ -41,29 +41,44 @@ class Predictor(Protocol):
 
 
 def create_predictor(
-    model: str | Path, *, multiscale: bool = False, whole: bool = False, device: str | None = None, local: int = 0
+    model: str | Path,
+    *,
+    multiscale: bool = False,
+    whole: bool = False,
+    compile: bool = False,
+    device: str | None = None,
+    local: int = 0,
 ) -> Predictor:
     """The predictor of a run folder or of a file that ends in .onnx.
 
-    `whole`: the network sees each picture at once instead of in windows. `device`: by default the best there is;
-    `local` is the number of this process on its machine, to which its own GPU belongs.
+    `whole`: the network sees each picture at once instead of in windows. `compile`: run it through torch.compile.
+    `device`: by default the best there is; `local` is the number of this process on its machine, to which its own GPU
+    belongs.
     """
     if Path(model).suffix.lower() == ".onnx":
         from depict.interchange.onnx_predictor import OnnxPredictor
 
+        if compile:
+            raise UserError(f"'{model}' is run by ONNX Runtime, which compiles by itself: leave out --compile.")
         return OnnxPredictor(Path(model), multiscale, whole, device)
-    return RunPredictor(model, multiscale, whole, device, local)
+    return RunPredictor(model, multiscale, whole, compile, device, local)
 
 
 class RunPredictor:
     """The model of a run, in PyTorch."""
 
-    def __init__(self, run: str | Path, multiscale: bool, whole: bool, device: str | None, local: int) -> None:
+    def __init__(
+        self, run: str | Path, multiscale: bool, whole: bool, compile: bool, device: str | None, local: int
+    ) -> None:
+        import torch
+
         import depict
         from depict.commands.evaluate import find_device
 
         device = find_device(device, local)
-        self.model = model = depict.load(run).to(device)
+        model = depict.load(run).to(device)
+        self.network = torch.compile(model.masks) if compile else model.masks
+        """Normalised images (B, 3, h, w) -> logits (B, C, h', w')."""
         self.classes, self.palette = model.classes, model.palette
         self.protocol = dataclasses.replace(model.protocol(multiscale), whole=whole)
         self.settings: dict[str, Any] = {
@@ -78,14 +93,14 @@ class RunPredictor:
         from depict.inference import predict
 
         with self._memory(image):
-            return predict(self.model.masks, _tensor(image), self.protocol, **self.settings).numpy()
+            return predict(self.network, _tensor(image), self.protocol, **self.settings).numpy()
 
     def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """Bands (start, stop, float32 (C, stop - start, W)) from top to bottom."""
         from depict.inference import probabilities
 
         with self._memory(image):
-            for start, stop, band in probabilities(self.model.masks, _tensor(image), self.protocol, **self.settings):
+            for start, stop, band in probabilities(self.network, _tensor(image), self.protocol, **self.settings):
                 yield start, stop, band.cpu().numpy()
 
     @contextlib.contextmanager

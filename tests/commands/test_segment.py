@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,16 @@ def test_outputs_of_other_settings_or_another_file_are_not_taken_for_these(run, 
         assert "would go where the outputs of" in capsys.readouterr().err
     assert segment(run, other / "8.png", "--out", out, "--overwrite") == 0
     assert [row["source"] for row in summary(out)["pictures"] if row["status"] != "failed"] == [str(other / "8.png")]
+
+
+def test_a_compiled_network_gives_the_same_labels(run, pictures, tmp_path, monkeypatch):
+    # Traced and run as it stands: making machine code takes a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    assert segment(run, pictures, "--out", tmp_path / "plain", "--device", "cpu") == 0
+    assert segment(run, pictures, "--out", tmp_path / "compiled", "--device", "cpu", "--compile") == 0
+    for name in ("8", "9", "10"):
+        plain, compiled = (read(tmp_path / kind / f"labels/{name}.png") for kind in ("plain", "compiled"))
+        np.testing.assert_array_equal(plain, compiled)
 
 
 def test_the_turn_that_a_camera_noted_is_respected(run, tmp_path):

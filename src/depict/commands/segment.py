@@ -30,6 +30,7 @@ def main(
     whole: bool = False,
     multiscale: bool = False,
     overwrite: bool = False,
+    compile: bool = False,
     device: str | None = None,
     workers: int = 2,
 ) -> int:
@@ -51,6 +52,7 @@ def main(
         whole: Let the network see each picture at once instead of in windows.
         multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
         overwrite: Write outputs anew that exist.
+        compile: Compile the network first (torch.compile), which pays for many pictures.
         device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
         workers: Threads that read pictures ahead, and as many that write.
     """
@@ -66,7 +68,9 @@ def main(
         raise UserError(f"--workers must be at least 1, not {workers}.")
     inputs, passed = find_inputs(pictures, out)
     with processes() as (rank, world, local):
-        predictor = create_predictor(model, multiscale=multiscale, whole=whole, device=device, local=local)
+        predictor = create_predictor(
+            model, multiscale=multiscale, whole=whole, compile=compile, device=device, local=local
+        )
         shown = choose_classes(predictor.classes, classes)
         outputs = Outputs(out, predictor.classes, predictor.palette, shown, overlay, probabilities, overwrite)
         about = {
