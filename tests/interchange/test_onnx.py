@@ -123,7 +123,7 @@ def test_in_8_bits_it_is_smaller_and_still_itself(tmp_path, exported):
     plain, small = OnnxPredictor(path), OnnxPredictor(tmp_path / "int8.onnx")
     assert small.classes == model.classes
     images = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
-    difference = np.abs(plain.masks(images) - small.masks(images)).max()
+    difference = np.abs(plain.network(images) - small.network(images)).max()
     assert 0 < difference < 1.0
 
 

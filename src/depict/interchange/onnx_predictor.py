@@ -53,13 +53,13 @@ class OnnxPredictor:
 
     def labels(self, image: np.ndarray) -> np.ndarray:
         """The class of each pixel, uint8 or int16 (H, W), of a picture uint8 RGB (H, W, 3)."""
-        return numpy_inference.predict(self.masks, image, self.protocol, self.settings)
+        return numpy_inference.predict(self.network, image, self.protocol, self.settings)
 
     def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """Bands (start, stop, float32 (C, stop - start, W)) from top to bottom."""
-        yield from numpy_inference.probabilities(self.masks, image, self.protocol, self.settings)
+        yield from numpy_inference.probabilities(self.network, image, self.protocol, self.settings)
 
-    def masks(self, images: np.ndarray) -> np.ndarray:
+    def network(self, images: np.ndarray) -> np.ndarray:
         """Logits (B, C, h, w) of normalised images (B, 3, H, W); a batch that is fixed is filled up."""
         count = len(images)
         if isinstance(self.batch, int) and count < self.batch:
