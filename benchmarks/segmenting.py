@@ -1,0 +1,92 @@
+"""`depict segment` as a whole: pictures per second, and the share of the time that is not the network's.
+
+JPEG files of 683 x 512 pixels are read, segmented in windows of 512 and written as label maps and overlays, as the
+command does it; the naive way takes the same steps one after the other. Weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", default="vit_tiny_patch16_384")
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--classes", type=int, default=150)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_pictures(folder / "pictures", options.count)
+        make_run(folder / "run", options.encoder, options.classes)
+        compare(folder, options)
+
+
+def compare(folder: Path, options: argparse.Namespace) -> None:
+    from depict.images import read_image
+    from depict.inputs import find_inputs
+    from depict.outputs import Outputs
+    from depict.overlays import label_shares
+    from depict.predictors import RunPredictor
+    from depict.segmenting import segment_all
+
+    predictor = RunPredictor(folder / "run", False, False, options.compile, None, 0)
+    network, inside = predictor.network, [0.0]
+
+    def timed(images):
+        started = time.perf_counter()
+        logits = network(images)
+        inside[0] += time.perf_counter() - started
+        return logits
+
+    predictor.network = timed
+    inputs, _ = find_inputs([str(folder / "pictures")], folder)
+    shown = tuple(range(options.classes))
+
+    def naive(outputs: Outputs) -> None:
+        for one in inputs:
+            image = read_image(one.path)
+            labels = outputs.table[predictor.labels(image)]
+            outputs.write(one.name, image, labels, label_shares(labels, shown))
+
+    def ahead(outputs: Outputs) -> None:
+        rows = list(segment_all(predictor, inputs, outputs, options.workers))
+        assert all(row["status"] == "written" for row in rows)
+
+    predictor.labels(read_image(inputs[0].path))  # warm, compiled
+    seconds = {}
+    for name, way in (("one after the other", naive), ("depict segment", ahead)):
+        inside[0] = 0.0
+        started = time.perf_counter()
+        way(Outputs(folder / name, predictor.classes, predictor.palette, shown))
+        seconds[name] = time.perf_counter() - started
+        outside = 1 - inside[0] / seconds[name]
+        print(f"{name:20} {len(inputs) / seconds[name]:6.2f} images/s, {100 * outside:.1f} % outside the network")
+    naive_time, own_time = seconds.values()
+    print(f"ratio {naive_time / own_time:.2f} ({options.encoder}, {options.classes} classes)")
+
+
+def make_pictures(folder: Path, count: int) -> None:
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(count):
+        small = Image.fromarray(random.integers(0, 256, (40, 50, 3), np.uint8))
+        small.resize((683, 512), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg", quality=92)
+
+
+def make_run(folder: Path, encoder: str, classes: int) -> None:
+    from depict.model import create_model
+
+    create_model("depict_sa", encoder, num_classes=classes, image_size=512).save(folder)
+
+
+if __name__ == "__main__":
+    main()
