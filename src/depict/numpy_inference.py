@@ -43,10 +43,10 @@ class Settings:
 def predict(network: Network, image: np.ndarray, protocol: Protocol, settings: Settings) -> np.ndarray:
     """The class of each pixel of a picture uint8 (H, W, 3), uint8 (H, W), int16 beyond 256 classes."""
     passes = _apply(network, image, protocol, settings)
-    classes = passes[0].logits.shape[1]
+    classes = passes[0].logits.shape[2]
     labels = np.empty(image.shape[:2], np.uint8 if classes <= 256 else np.int16)
     for start, stop, scores in _render(passes, softmax=len(passes) > 1):
-        labels[start:stop] = scores.argmax(1)
+        labels[start:stop] = scores.argmax(2)
     return labels
 
 
@@ -55,7 +55,7 @@ def probabilities(
 ) -> Iterator[tuple[int, int, Floats]]:
     """Bands (start, stop, probabilities (C, stop - start, W)) from top to bottom; each is overwritten by the next."""
     for start, stop, scores in _render(_apply(network, image, protocol, settings), softmax=True):
-        yield start, stop, scores.transpose(1, 0, 2)
+        yield start, stop, scores.transpose(2, 0, 1)
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -78,7 +78,10 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> NDArray[np.uint8]:
 
 @dataclass
 class _Pass:
-    """One scale, flipped or not: all windows' logits (rows, C, columns) and the maps from them to the pixels."""
+    """One scale, flipped or not: all windows' logits (rows, columns, C) and the maps from them to the pixels.
+
+    Classes last: then the largest of them is found fastest.
+    """
 
     logits: Floats
     rows: AxisMap
@@ -100,10 +103,11 @@ def _apply(network: Network, image: np.ndarray, protocol: Protocol, settings: Se
             if group[0][:2] == (0, 0):
                 height, width = layout.room((h, w))
                 rows, columns = layout.maps((h, w), (image.shape[0], image.shape[1]), settings.patch_size)
-                room = np.empty((height, classes, width), np.float32)
+                room = np.empty((height, width, classes), np.float32)
                 passes.append(_Pass(room, rows, columns[::-1] if flipped else columns))
             for (row, column, _), values in zip(group, logits, strict=True):
-                passes[-1].logits[row * h : (row + 1) * h, :, column * w : (column + 1) * w] = values.transpose(1, 0, 2)
+                place = slice(row * h, (row + 1) * h), slice(column * w, (column + 1) * w)
+                passes[-1].logits[place] = values.transpose(1, 2, 0)
     return passes
 
 
@@ -148,24 +152,24 @@ def _rounded(values: np.ndarray) -> NDArray[np.uint8]:
 
 
 def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Floats]]:
-    """Bands (start, stop, scores (stop - start, C, W)) of the average over passes, top to bottom, in one buffer."""
+    """Bands (start, stop, scores (stop - start, W, C)) of the average over passes, top to bottom, in one buffer."""
     height, width = len(passes[0].rows), len(passes[0].columns)
-    classes = passes[0].logits.shape[1]
+    classes = passes[0].logits.shape[2]
     row_bytes = 4 * classes * width
     narrow = min(height, max(1, BAND // row_bytes))
     wide = max(narrow, min(64, WIDE_BAND // row_bytes) // narrow * narrow)
     column_blocks = [
         [(start, stop, *one.columns.block(start, stop)) for start, stop in bands(width, 256)] for one in passes
     ]
-    total, scratch = (np.empty((narrow, classes, width), np.float32) for _ in range(2))
+    total, scratch = (np.empty((narrow, width, classes), np.float32) for _ in range(2))
     for top, bottom in bands(height, wide):
         blocks = []
         for one, columns in zip(passes, column_blocks, strict=True):
             used, weights = one.rows.block(top, bottom)
             logits = one.logits[used]
-            values = np.empty((len(used), classes, width), np.float32)
+            values = np.empty((len(used), width, classes), np.float32)
             for first, last, inputs, matrix in columns:
-                values[..., first:last] = logits[..., inputs] @ matrix.T
+                np.matmul(matrix, logits[:, inputs], out=values[:, first:last])
             blocks.append((weights, values))
         for start, stop in bands(bottom - top, narrow):
             mean = total[: stop - start]
@@ -179,9 +183,9 @@ def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Floa
                     out=scores.reshape(stop - start, -1),
                 )
                 if softmax:
-                    scores -= scores.max(1, keepdims=True)
+                    scores -= scores.max(2, keepdims=True)
                     np.exp(scores, out=scores)
-                    scores /= len(passes) * scores.sum(1, keepdims=True)
+                    scores /= len(passes) * scores.sum(2, keepdims=True)
                     if number:
                         mean += scores
             yield top + start, top + stop, mean
