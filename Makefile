@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11+ with venv and pip, make and git; the rest is installed into .venv.
+# `make demo` and `make test` need Python 3.11+ with venv and pip, and make; the rest is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE := 1

@@ -163,6 +163,8 @@ def test_the_gap_to_the_embeddings_themselves_is_zero_and_to_centroids_is_not():
         (lambda: coding_rate(torch.zeros(3)), "must have shape"),
         (lambda: coding_rate(torch.zeros(0, 3)), "must have shape"),
         (lambda: coding_rate(torch.zeros(2, 3), 0.0), "epsilon must be above 0"),
+        (lambda: lower_bound(torch.zeros(2, 3), torch.eye(3), -1.0), "epsilon must be above 0"),
+        (lambda: coding_rate(torch.zeros(2, 3, dtype=torch.int64)), "must be floating-point numbers"),
         (lambda: low_rank_gap(torch.zeros(2, 3), torch.zeros(3, 3)), "Q_bar must have the shape of Z"),
     ],
 )

@@ -144,7 +144,7 @@ def test_weight_files_that_do_not_serve_are_named(weight_files, capsys, file, me
         ("vit_tiny_patch16_224", {"dim": 200}, "must be below 128 or a multiple of 64"),
         ("vit_tiny_patch16_224", {"depth": 0}, "must be at least 1"),
         ("vit_tiny_patch16_224", {"depth": 2, "pretrained": True}, "has no pretrained weights"),
-        ("vit_tiny_patch16_224", {"pretrained": True}, "from the hub .* Give a local file instead"),
+        ("vit_tiny_patch16_224", {"pretrained": True}, "from the hub .* Give a local file"),
     ],
 )
 def test_encoders_that_cannot_be_had_are_told_in_one_line(name, options, message):

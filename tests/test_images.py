@@ -34,6 +34,7 @@ def palette_image():
         RED.astype(np.int64),
         torch.tensor(RED).permute(2, 0, 1),
         torch.tensor(RED).permute(2, 0, 1) / 255,
+        (torch.tensor(RED).permute(2, 0, 1) / 255).bfloat16(),
     ],
     ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
 )
@@ -65,6 +66,7 @@ def test_sixteen_bits_keep_their_upper_byte():
     wide = np.array([[0, 256, 32768, 65535]], np.uint16)
     assert to_rgb(wide)[0, :, 0].tolist() == [0, 1, 128, 255]
     assert to_rgb(Image.fromarray(wide))[0, :, 0].tolist() == [0, 1, 128, 255]
+    assert to_rgb(Image.fromarray(wide // 256))[0, :, 0].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -142,5 +144,5 @@ def test_what_is_no_file_is_refused_instead_of_waited_for(tmp_path):
 
 
 def test_wide_values_do_not_depend_on_where_the_bands_end():
-    values = np.random.default_rng(0).integers(0, 65536, (1200, 1 << 10), dtype=np.uint16)
-    assert np.array_equal(to_rgb(Image.fromarray(values))[..., 1], np.round(values * (255 / values.max())))
+    values = np.random.default_rng(0).integers(0, 65536, (1200, 1 << 10), dtype=np.int32)
+    assert np.array_equal(to_rgb(Image.fromarray(values))[..., 1], np.round(values * (255 / 65535)))

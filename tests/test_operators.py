@@ -172,6 +172,7 @@ def test_bases_start_with_unit_expected_norm_and_the_step_with_either_sign():
     [
         (lambda: mssa(torch.zeros(3, 6), torch.zeros(5, 6), 2), "5 bases do not divide into 2 heads"),
         (lambda: mssa(torch.zeros(3, 7), torch.zeros(4, 6), 2), "embeddings have dimension 7 but the bases have 6"),
+        (lambda: mssa(torch.zeros(3, 6), torch.zeros(4, 6), 0), "4 bases do not divide into 0 heads"),
         (lambda: MSSA(6, 0, 2), "heads must be at least 1, not 0"),
         (lambda: MSCA(6, 1, -1), "head_dim must be at least 1, not -1"),
         (lambda: MSSA(6, 1, 1, dropout=1.5), "dropout must be in"),

@@ -27,6 +27,9 @@ COMMANDS = {
     "push": "a run to the Hugging Face hub, with a model card",
 }
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
+"""What torch says of a GPU and of a CPU."""
+
 USAGE = """usage: depict COMMAND [options]
 
 Semantic segmentation with white-box decoders.
@@ -51,9 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         named = f"'{error.filename}': " if error.filename else ""
         return _fail(f"{named}{error.strerror or error}")
-    except KeyboardInterrupt:
-        print("depict: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"depict: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in OUT_OF_MEMORY):
+            raise
+        return _fail("there is not enough memory: take smaller images, a smaller --batch, or another --device.")
 
 
 def _dispatch(arguments: list[str]) -> int:

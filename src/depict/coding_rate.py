@@ -35,6 +35,7 @@ def projected_coding_rate(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Ten
 
 def basis_coding_rates(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
     """R(p_m^T Z) for every single basis p_m of P (..., M, D), the terms of paper eq. (6): (..., M)."""
+    _scale(Z, epsilon)
     return (0.5 * torch.log1p(_variances(Z, P) / epsilon**2)).to(Z.dtype)
 
 
@@ -88,6 +89,8 @@ def projected_coding_rate_gradient(Z: Tensor, P: Tensor, epsilon: float = EPSILO
 def _scale(Z: Tensor, epsilon: float) -> float:
     if Z.ndim < 2 or 0 in Z.shape[-2:]:
         raise UserError(f"embeddings must have shape (..., N, D) with N and D above 0, not {tuple(Z.shape)}.")
+    if not Z.is_floating_point():
+        raise UserError(f"embeddings must be floating-point numbers, not {Z.dtype}.")
     if not epsilon > 0:
         raise UserError(f"epsilon must be above 0, not {epsilon}.")
     return Z.shape[-1] / (Z.shape[-2] * epsilon**2)

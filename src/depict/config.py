@@ -123,7 +123,7 @@ class TrainConfig:
     clip: float | None = None
     """Largest norm of the gradient."""
     accumulate: int = 1
-    """Pieces that a step is computed in, one after the other, to save memory; the result is the same."""
+    """Pieces that a step is computed in, one after the other, to save memory; cross-entropy stays the same."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Mixed precision; auto is bf16 on GPUs that have it, fp32 elsewhere."""
     checkpointing: bool = False

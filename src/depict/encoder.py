@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 import math
 import re
 from pathlib import Path
@@ -228,13 +229,17 @@ def _build(name: str, **options: Any) -> Any:
 
 
 def _hub_state(name: str) -> dict[str, Tensor]:
+    client = logging.getLogger("huggingface_hub")
+    loud, client.disabled = client.disabled, True  # it tells of each of its tries; one line at the end is enough
     try:
         return timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     except Exception as error:  # whatever the hub client, the network or the disk raises
         raise UserError(
             f"cannot get the weights of '{name}' from the hub ({_short(error)}). "
-            "Give a local file instead (pretrained='FILE.safetensors'), or random weights (pretrained=False)."
+            "Give a local file (--encoder.pretrained FILE.safetensors), or False for random weights."
         ) from error
+    finally:
+        client.disabled = loud
 
 
 def _short(error: BaseException) -> str:

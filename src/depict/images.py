@@ -85,9 +85,8 @@ def _from_pil(image: Image.Image) -> np.ndarray:
 
 def _from_wide(values: np.ndarray) -> np.ndarray:
     """Grey levels in 32 bits, or floats: files do not say their range, so it is read off the values."""
-    rows = range(
-        0, len(values), max(1, (1 << 20) // values.shape[1])
-    )  # in bands, since doubles take eight times as much
+    # In bands, since doubles take eight times as much.
+    rows = range(0, len(values), max(1, (1 << 20) // values.shape[1]))
     parts = [values[row : row + rows.step] for row in rows]
     top = max(_finite(part).max() for part in parts)
     full = next(full for full in (1.0, 255.0, 65535.0, top) if top <= full)

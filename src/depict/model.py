@@ -144,7 +144,7 @@ class SegmentationModel(nn.Module):
     def unroll(self, image: Picture, attention: bool = False) -> Trace:
         """Every step that the decoder takes for one picture, which is seen whole, at the size of the protocol."""
         pixels = torch.tensor(to_rgb(image), device=self.device).permute(2, 0, 1)
-        size = self.protocol().size(pixels.shape[1], pixels.shape[2], 1.0)
+        size = self.protocol().layout(pixels.shape[1], pixels.shape[2], 1.0).size
         resized = F.interpolate(pixels[None].float(), size=size, mode="bilinear", align_corners=False).round()
         with _evaluating(self):
             return self.decoder.unroll(*self.tokens(self.normalise(resized)), attention=attention)
@@ -156,11 +156,7 @@ class SegmentationModel(nn.Module):
 
     def save_weights(self, path: Path) -> None:
         """Write all tensors as safetensors."""
-        with atomic_path(path) as temporary:
-            try:
-                save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, temporary)
-            except SafetensorError as error:  # what the library makes of a full disk
-                raise OSError(str(error)) from error
+        save_tensors(self.state_dict(), path)
 
     def save_config(self, folder: Path) -> None:
         """Write how the model was made, and its classes."""
@@ -224,6 +220,15 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
         raise UserError(f"'{path}' is damaged or unreadable: {' '.join(str(error).split())}") from error
     load_weights(model, state, path)
     return model.eval()
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors as safetensors, whole or not at all."""
+    with atomic_path(path) as temporary:
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        except SafetensorError as error:  # what the library makes of a full disk
+            raise OSError(str(error)) from error
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> None:

@@ -81,8 +81,7 @@ class SubspaceAttention(nn.Module):
         for name, value in (("dim", dim), ("heads", heads), ("head_dim", head_dim)):
             if value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}.")
-        if not 0 <= dropout < 1:
-            raise UserError(f"dropout must be in [0, 1), not {dropout}.")
+        check_dropout(dropout)
         self.heads = heads
         self.dropout = dropout
         self.P = nn.Parameter(torch.empty(heads * head_dim, dim))
@@ -131,6 +130,12 @@ class MSCA(SubspaceAttention):
         return self.step_size * update, A
 
 
+def check_dropout(dropout: float) -> None:
+    """Refuse what is no probability to drop by."""
+    if not 0 <= dropout < 1:
+        raise UserError(f"dropout must be in [0, 1), not {dropout}.")
+
+
 def normal_(tensor: Tensor, std: float) -> None:
     """Fill with N(0, std^2). Meta tensors have nothing to fill, and torch would load its compiler to do so."""
     if not tensor.is_meta:
@@ -139,7 +144,7 @@ def normal_(tensor: Tensor, std: float) -> None:
 
 def _project(X: Tensor, P: Tensor, heads: int) -> Tensor:
     """Coordinates of X (..., N, D) in every head's basis: (..., heads, N, head_dim)."""
-    if P.shape[0] % heads:
+    if heads < 1 or P.shape[0] % heads:
         raise UserError(f"{P.shape[0]} bases do not divide into {heads} heads; heads must be a divisor.")
     if X.shape[-1] != P.shape[1]:
         raise UserError(f"embeddings have dimension {X.shape[-1]} but the bases have {P.shape[1]}.")

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from depict.config import Config, to_dict
 from depict.errors import UserError
 from depict.files import atomic_path
-from depict.model import read_run
+from depict.model import read_run, with_defaults
 
 # What may differ between the first call and one that goes on: it does not change the result.
-FREE = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker", "encoder.pretrained")
+FREE = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
 
 
 @contextlib.contextmanager
 def claim(folder: Path) -> Iterator[None]:
     """Hold the folder for this training; a second one is refused. The system lets go of it if we are killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"another training is at work in '{folder}': wait for it, or take another --out."
-            ) from error
-        yield
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            for left in (*folder.glob(".*.part*"), *folder.glob("state/.*.part*")):  # by one that was killed
+                left.unlink()
+            yield
+    except Timeout as error:
+        raise UserError(f"another training is at work in '{folder}': wait for it, or take another --out.") from error
 
 
 def check_same(folder: Path, config: Config) -> None:
@@ -40,7 +40,10 @@ def check_same(folder: Path, config: Config) -> None:
         if any(path.name != ".lock" for path in folder.iterdir()):
             raise UserError(f"'{folder}' holds other files and no run: take an empty or a new folder for --out.")
         return
-    refuse_difference(folder, read_run(folder)[0], config)
+    trained = read_run(folder)[0]
+    # An older depict may not have known an option that has a default by now.
+    trained = dataclasses.replace(trained, decoder=with_defaults(trained.decoder))
+    refuse_difference(folder, trained, config)
 
 
 def refuse_difference(folder: Path, trained: Config, config: Config) -> None:

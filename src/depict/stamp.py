@@ -28,11 +28,14 @@ def stamp(seed: int) -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of the checkout that depict runs from; None when it was installed as a package."""
-    folder = Path(depict.__file__).parent
+    file = Path(depict.__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
+        git("ls-files", "--error-unmatch", file.name)  # or an environment inside someone's own repository would count
+        return git("rev-parse", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()

@@ -1,8 +1,8 @@
 """The training loop. Accelerate runs it on one device, on many, or on many machines; the loop stays ours.
 
 Everything random is a function of (seed, iteration), so a training that was killed goes on from its last state and ends
-with the same weights. The loss is normalised by the valid pixels of the whole step, so it does not depend on how a step
-is divided among processes or pieces.
+with the same weights. The cross-entropy is normalised by the valid pixels of the whole step, so it does not depend on
+how a step is divided among processes or pieces; Dice and Lovász are taken piece by piece, and do.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -43,7 +46,7 @@ from depict.data.transforms import Augmentation
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, protocol_for
 from depict.features import FeatureBatch, feature_batches, open_cache
-from depict.model import LAST, WEIGHTS, SegmentationModel, as_pair, with_defaults
+from depict.model import LAST, WEIGHTS, SegmentationModel, as_pair, save_tensors, with_defaults
 from depict.optimisation import MovingAverage, create_optimizer, learning_rate, set_rate
 from depict.runs import Metrics, State, check_same, claim
 
@@ -51,7 +54,7 @@ LOG_EVERY = 10
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-class InterruptedTraining(Exception):  # noqa: N818 - not an error
+class InterruptedTraining(KeyboardInterrupt):
     """Training was asked to stop; its state is saved."""
 
 
@@ -68,20 +71,16 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
                 f"--data.limit must be 1 to {len(training)}, the number of training images, not {data.limit}."
             )
         training = Subset(training, data.limit, config.seed)
-    for name, value in (("epochs", train.epochs), ("batch", train.batch), ("accumulate", train.accumulate)):
-        if value is not None and value < 1:
-            raise UserError(f"--{name} must be at least 1, not {value}.")
-    if train.lr is not None and not train.lr > 0:
-        raise UserError(f"--lr must be above 0, not {train.lr}.")
+    _check_ranges(config)
     if train.cache_features and not config.encoder.freeze:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
     if not 0 < data.factors[0] <= data.factors[1]:
         raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
     adamw = 1e-3 if config.encoder.freeze else 2e-4
     epochs = train.epochs or recipe.epochs
-    image_size = as_pair(config.image_size or recipe.crop)
+    image_size = as_pair(recipe.crop if config.image_size is None else config.image_size)
     side, ratio = recipe.side, recipe.ratio
-    if train.cache_features:  # features are of whole images fitted into the window: evaluate at that size too
+    if train.cache_features:  # features are of whole images fitted into the window: bring images to that size always
         side, ratio = min(image_size), max(image_size) / min(image_size)
     resolved = dataclasses.replace(
         config,
@@ -113,6 +112,35 @@ def train(config: Config, out: Path) -> Result | None:
             return _Trainer(config, out, accelerator, training, validation).run()
     finally:
         accelerator.end_training()
+        AcceleratorState._reset_state()  # or the next training in this process could not choose its precision
+
+
+def _check_ranges(config: Config) -> None:
+    """Refuse numbers that training could only make nonsense of."""
+    train, data = config.train, config.data
+    lowest = {
+        "--epochs": (train.epochs, 1),
+        "--batch": (train.batch, 1),
+        "--accumulate": (train.accumulate, 1),
+        "--warmup": (train.warmup, 0),
+        "--weight-decay": (train.weight_decay, 0),
+        "--validate-every": (train.validate_every, 1),
+        "--save-every": (train.save_every, 1),
+        "--patience": (train.patience, 1),
+        "--data.side": (data.side, 1),
+        "--data.ratio": (data.ratio, 1),
+        "--data.workers": (data.workers, 0),
+        "--seed": (config.seed, 0),
+    }
+    for name, (value, least) in lowest.items():
+        if value is not None and value < least:
+            raise UserError(f"{name} must be at least {least}, not {value}.")
+    for name, number in (("--lr", train.lr), ("--clip", train.clip)):
+        if number is not None and not number > 0:
+            raise UserError(f"{name} must be above 0, not {number}.")
+    for name, number in (("--ema", train.ema), ("--layer-decay", train.layer_decay)):
+        if number is not None and not 0 < number <= 1:
+            raise UserError(f"{name} must be above 0 and at most 1, not {number}.")
 
 
 def start_engine(config: Config, out: Path) -> Accelerator:
@@ -170,6 +198,7 @@ class _Trainer:
         self.total = len(self.schedule)
         self.per_epoch = self.schedule.steps_per_epoch
         self.weight = self._class_weights()
+        self.extra = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}[self.settings.loss]
         # With cached features the encoder has done its work before the first step.
         self.cache = (
             open_cache(self.model, training, device=accelerator.device) if self.settings.cache_features else None
@@ -213,7 +242,9 @@ class _Trainer:
             self.iteration += 1
             epoch_ends = self.iteration % self.per_epoch == 0
             last = self.iteration == self.total
-            images += min(self.schedule.batch, len(self.training))
+            images += min(
+                self.schedule.batch, len(self.training) - (self.iteration - 1) % self.per_epoch * self.schedule.batch
+            )
             if self.iteration % LOG_EVERY == 0 or last:
                 speed = images / (time.perf_counter() - since)
                 bar.set_postfix(loss=f"{loss:.3f}", lr=f"{rate:.1e}", images_s=f"{speed:.1f}")
@@ -229,6 +260,8 @@ class _Trainer:
                     self.iteration = self.total
                     last = True
             stopped = self._agreed_to_stop()
+            if last:
+                self._write_last()
             if last or stopped or self.iteration % (self.settings.save_every or self.per_epoch) == 0:
                 self._save()
             if stopped and not last:
@@ -237,33 +270,34 @@ class _Trainer:
                 )
             if last:
                 break
-        if self.main:
-            with self._weights():
-                self.model.save_weights(self.out / LAST)
         return result
 
     def _step(self, batch: Batch | FeatureBatch, rate: float) -> float:
         """One optimisation step on this process's share; gives the loss of the whole step."""
         accelerator = self.accelerator
         # Dropout and drop-path draw from a generator that depends on the step alone: there is nothing to restore.
-        torch.manual_seed((self.config.seed << 40) + (accelerator.process_index << 32) + self.iteration)
+        source = np.random.SeedSequence((self.config.seed, accelerator.process_index, self.iteration))
+        torch.manual_seed(int(source.generate_state(1, np.uint64)[0]))
         set_rate(self.optimizer, rate)
         inputs, labels = self._inputs(batch)
         valid = labels[labels != IGNORE]
         pixels = valid.numel() if self.weight is None else self.weight[valid.long()].sum()
-        count = accelerator.reduce(torch.as_tensor(pixels, dtype=torch.float64, device=labels.device)).clamp(min=1)
-        pieces = min(self.settings.accumulate, len(labels))
-        total = torch.zeros((), dtype=torch.float64, device=labels.device)
-        for piece, (part, targets) in enumerate(zip(inputs.chunk(pieces), labels.chunk(pieces), strict=True)):
-            waiting = accelerator.no_sync(self.network) if piece < pieces - 1 else contextlib.nullcontext()
-            with waiting:
+        count = max(self._global(float(pixels)), 1.0)
+        images = self._global(len(batch.indices)) if self.extra else 1.0
+        pieces = list(zip(*(t.chunk(self.settings.accumulate) for t in (inputs, labels)), strict=True))
+        total = torch.zeros((), device=labels.device)
+        for piece, (part, targets) in enumerate(pieces):
+            last = piece == len(pieces) - 1
+            with contextlib.nullcontext() if last else accelerator.no_sync(self.network):
                 masks = self._forward(part)
                 summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.weight)
-                loss = summed / count.to(summed) + self._extra(masks, targets) * (len(part) / self._global(len(labels)))
+                loss = summed / count
+                if self.extra:
+                    loss = loss + self.extra(masks, targets, self.model.patch_size) * (len(part) / images)
                 total += loss.detach()
                 # Processes average their gradients; times their number, that is the sum we want.
                 accelerator.backward(loss * accelerator.num_processes)
-        value = float(accelerator.reduce(total))
+        value = self._global(float(total))
         if not math.isfinite(value):
             self._give_up(batch, value)
         if self.settings.clip is not None:
@@ -276,13 +310,6 @@ class _Trainer:
 
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.network(inputs, self.cache.grid) if self.cache else self.network(inputs, full_size=False)
-
-    def _extra(self, masks: Tensor, labels: Tensor) -> Tensor | float:
-        if self.settings.loss == "ce":
-            return 0.0
-        return {"ce+dice": losses.dice, "ce+lovasz": losses.lovasz}[self.settings.loss](
-            masks, labels, self.model.patch_size
-        )
 
     def _global(self, share: float) -> float:
         """The sum of a number over all processes."""
@@ -328,15 +355,17 @@ class _Trainer:
                 self.accelerator.num_processes,
             )
             self.since_best += 1
-            if result.miou > self.best:
-                self.best, self.best_iteration, self.since_best = result.miou, self.iteration, 0
+            score = 0.0 if math.isnan(result.miou) else result.miou  # no labelled pixel at all
+            if score > self.best:
+                self.best, self.best_iteration, self.since_best = score, self.iteration, 0
                 if self.main:
                     self.model.save_weights(self.out / WEIGHTS)
         self.network.train()
         mark = " (best so far)" if self.best_iteration == self.iteration else ""
         if self.main:
             bar.write(f"step {self.iteration}: mIoU {100 * result.miou:.2f} %{mark}", file=sys.stderr)
-        self._log(miou=result.miou, macc=result.macc, aacc=result.aacc)
+        scores = {"miou": result.miou, "macc": result.macc, "aacc": result.aacc}
+        self._log(**{name: None if math.isnan(value) else value for name, value in scores.items()})
         return result
 
     def _weights(self) -> contextlib.AbstractContextManager[None]:
@@ -351,6 +380,17 @@ class _Trainer:
             )
         if self.settings.tracker != "none":
             self.accelerator.log(values, step=self.iteration)
+
+    def _write_last(self) -> None:
+        """Write the weights after the last step; of a sharded model, which is not validated, the only ones."""
+        if self.sharded:
+            tensors: Any = get_model_state_dict(self.network, options=FULL)
+            if self.main:
+                save_tensors(tensors, self.out / LAST)
+                save_tensors(tensors, self.out / WEIGHTS)
+        elif self.main:
+            with self._weights():
+                self.model.save_weights(self.out / LAST)
 
     def _save(self) -> None:
         values = {
@@ -369,6 +409,9 @@ class _Trainer:
 
     def _restore(self) -> None:
         values = self.state.load()
+        found = gather_object([values["iteration"] if values else 0])
+        if len(set(found)) > 1:
+            raise UserError(f"'{self.out}' is not the same folder for all processes: it must lie on a shared disk.")
         if values is None:
             return
         set_model_state_dict(self.network, values["network"], options=FULL)
@@ -387,7 +430,7 @@ class _Trainer:
         names = gather_object([self.training.name_of(int(index)) for index in batch.indices])
         raise UserError(
             f"the loss became {value} at step {self.iteration + 1}, with the images {', '.join(names)}; "
-            f"'{self.out}' keeps the state before it. A lower --lr, --clip 1 or a --warmup may help."
+            f"'{self.out}' keeps the state before it. Another --out with a lower --lr, --clip 1 or a --warmup may help."
         )
 
     @contextlib.contextmanager
@@ -399,7 +442,9 @@ class _Trainer:
                 raise KeyboardInterrupt
             self.stopping = number
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        listening = threading.current_thread() is threading.main_thread()  # signals are told to no other
+        numbers = (signal.SIGINT, signal.SIGTERM) if listening else ()
+        before = {number: signal.signal(number, stop) for number in numbers}
         try:
             yield
         finally:

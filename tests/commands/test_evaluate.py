@@ -61,7 +61,7 @@ def test_it_prints_the_table_and_writes_json_beside_the_run(run, capsys):
 
 def test_multiscale_and_another_split_go_to_files_of_their_own(run):
     assert main(["evaluate", str(run), "--multiscale", "--split", "train", "--side", "40"]) == 0
-    found = json.loads((run / "evaluation_train_multiscale.json").read_text())
+    found = json.loads((run / "evaluation_train_multiscale_side40.json").read_text())
     assert found["protocol"]["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
     assert found["protocol"]["flip"]
     assert found["protocol"]["side"] == 40

@@ -135,6 +135,7 @@ def test_segmenter_takes_heads_of_64_unless_told():
         (("depict_ca", 64, 5), {"cross_layers": 0}, "cross_layers must be at least 1, not 0"),
         (("depict_sa", 64, 5), {"heads": 0}, "heads must be at least 1, not 0"),
         (("segmenter", 64, 5), {"heads": 5}, "5 heads do not divide the embedding dimension 64"),
+        (("segmenter", 64, 5), {"dropout": 2.0}, "dropout must be in"),
         (("ablation", 64, 5), {"attention": "msa"}, "unknown attention 'msa'. Did you mean"),
         (("ablation", 64, 5), {"feedforward": "moe"}, "unknown feedforward 'moe'. Known: ista, mlp, none"),
     ],

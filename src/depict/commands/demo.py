@@ -72,12 +72,13 @@ def config(decoder: str) -> Config:
     """A ViT small enough for a CPU, and the recipe that it learns the scenes with."""
     from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 
-    options = {"heads": 2, "head_dim": 32} if decoder == "depict_sa" else {}
+    sizes: dict[str, Any] = {"heads": 3, "head_dim": 50} if decoder == "depict_sa" else {}
     return Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=8, dim=128, depth=4),
-        decoder=DecoderConfig(decoder, **options),
+        decoder=DecoderConfig(decoder, **sizes),
         data=DataConfig("scenes", factors=(0.75, 1.5), colours=False, workers=0),
-        train=TrainConfig(epochs=9, batch=16, lr=1.5e-3, warmup=20, clip=1.0, weight_decay=0.05, validate_every=9),
+        train=TrainConfig(epochs=16, batch=8, lr=1e-3, warmup=40, clip=1.0, weight_decay=0.05, validate_every=16),
+        image_size=96,
     )
 
 

@@ -40,7 +40,7 @@ def main(
     torchrun the images are shared out among the processes.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or hf-hub:user/name (then results go to the current folder).
         data: Data set; by default the one that the run was trained on.
         root: Folder in which it lies; by default that of the training.
         split: Part to evaluate.
@@ -58,6 +58,7 @@ def main(
     from depict.errors import UserError
     from depict.evaluation import evaluate, protocol_for
     from depict.files import write_json
+    from depict.interchange.hub import beside
 
     with processes() as (rank, world, local):
         model = depict.load(run).to(find_device(device, local))
@@ -78,7 +79,8 @@ def main(
         if rank == 0:
             print(result)
             unusual = {name: name != trained.name, split: split != "val", "multiscale": multiscale}
-            path = run / ("_".join(["evaluation", *(word for word, told in unusual.items() if told)]) + ".json")
+            unusual |= {f"side{side}": side is not None, f"stride{stride}": stride is not None}
+            path = beside(run) / ("_".join(["evaluation", *(word for word, told in unusual.items() if told)]) + ".json")
             about = {"data": name, "split": split, "protocol": dataclasses.asdict(protocol), "processes": world}
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 from decimal import ROUND_HALF_UP, Decimal
@@ -30,14 +31,14 @@ def main(
     """Parameters and GFLOPs of every decoder in the paper's tables beside the printed figures, or of one model.
 
     Args:
-        decoder: With a name: tell of this decoder on an encoder instead of the paper's tables.
+        decoder: With any of these, or of the encoder's: tell of this one model instead of the paper's tables.
         encoder: The encoder of that model.
         image_size: Side of its square input in pixels.
         classes: Its number of classes.
         json_: Print JSON with exact integers.
     """
-    if decoder.name:
-        _one_model(decoder, encoder, image_size, classes, json_)
+    if (decoder, encoder, image_size, classes) != (DecoderConfig(name=""), EncoderConfig(), 512, 150):
+        _one_model(dataclasses.replace(decoder, name=decoder.name or "depict_sa"), encoder, image_size, classes, json_)
         return
     from depict.costs import decoder_costs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,7 +60,6 @@ def run(arguments: list[str]) -> int:
         """
         from depict.errors import UserError
         from depict.studies import plan, results, running
-        from depict.training import InterruptedTraining
 
         if redraw:
             kept = plan.read_study(out)
@@ -75,11 +73,7 @@ def run(arguments: list[str]) -> int:
         if dry_run:
             print(_forecast(running.forecast(asked, out)))
             return 0
-        try:
-            running.run(asked, out, multiscale)
-        except InterruptedTraining as stop:
-            print(f"depict: {stop}", file=sys.stderr)
-            return 130
+        running.run(asked, out, multiscale)
         print((out / "results.md").read_text(encoding="utf-8"))
         print(f"written: {out / 'results.md'}, .json, .png and .svg")
         return 0

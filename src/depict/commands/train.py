@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -48,13 +46,9 @@ def run(arguments: list[str]) -> int:
             config: A configuration to start from: a YAML file, or the name of one that comes with depict, such as
                 ade20k/depict_sa_vit_s. Flags go over it.
         """
-        from depict.training import InterruptedTraining, train
+        from depict.training import train
 
-        try:
-            result = train(dataclasses.replace(settings), out)
-        except InterruptedTraining as stop:
-            print(f"depict: {stop}", file=sys.stderr)
-            return 130
+        result = train(settings, out)
         if result is not None:
             print(result)
             print(f"run: {out}")

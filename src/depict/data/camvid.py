@@ -24,7 +24,7 @@ class CamVid(FileDataset):
     )
     meaning = (*range(11), IGNORE)
     # The paper does not train on CamVid: the edges follow its images, the rest is ADE20K's.
-    recipe = Recipe(side=360, ratio=2, crop=352, stride=352, epochs=64, batch=8, lr=1e-3)
+    recipe = Recipe(side=360, ratio=2, crop=352, epochs=64, batch=8, lr=1e-3)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """Images and masks lie in two folders per split."""

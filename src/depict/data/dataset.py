@@ -31,8 +31,6 @@ class Recipe:
     """Long edge of that box over its short edge."""
     crop: int
     """Training crop, which is also the window in inference."""
-    stride: int
-    """Stride of the windows when evaluating during training."""
     epochs: int
     batch: int
     lr: float

@@ -56,7 +56,7 @@ class Folder(FileDataset):
 
     name = "folder"
     layout = "the folders 'images' and 'masks' (or others named in classes.yaml)"
-    recipe = Recipe(side=512, ratio=4, crop=512, stride=512, epochs=64, batch=8, lr=1e-3)
+    recipe = Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """List both folders, learn the classes, and make the split if there is none."""

@@ -86,7 +86,7 @@ class FileDataset(Dataset):
         return self._images[name], self._masks[name]
 
     def identity(self) -> Iterator[object]:
-        """What mask values mean; names, sizes and times of all files, so that a copy elsewhere is the same."""
+        """What mask values mean; names, sizes and times of all files, so that other files are another data set."""
         yield self.meaning
         for index, name in enumerate(self._names):
             for path in self.paths(index):

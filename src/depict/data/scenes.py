@@ -107,7 +107,7 @@ class Scenes(Dataset):
         (40, 125, 60),
         (220, 50, 60),
     )
-    recipe = Recipe(side=128, ratio=1.0, crop=128, stride=96, epochs=30, batch=16, lr=0.001)
+    recipe = Recipe(side=128, ratio=1.0, crop=128, epochs=30, batch=16, lr=0.001)
     images: ClassVar = {"train": 600, "val": 100}
     first: ClassVar = {"train": 0, "val": 1_000_000}
     seed = 0

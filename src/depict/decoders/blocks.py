@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depict.errors import UserError
-from depict.operators import MSCA, MSSA, attention_weights
+from depict.operators import MSCA, MSSA, attention_weights, check_dropout
 
 
 class SubBlock(nn.Module):
@@ -93,6 +93,7 @@ class MHSABlock(SubBlock):
         super().__init__()
         if heads < 1 or dim % heads:
             raise UserError(f"{heads} heads do not divide the embedding dimension {dim}.")
+        check_dropout(dropout)
         self.heads, self.dropout = heads, dropout
         self.norm = nn.LayerNorm(dim)
         self.qkv = nn.Linear(dim, 3 * dim)
@@ -129,6 +130,7 @@ class MLPBlock(SubBlock):
         self.norm = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, 4 * dim)
         self.fc2 = nn.Linear(4 * dim, dim)
+        check_dropout(dropout)
         self.dropout = dropout
 
     def forward(self, X: Tensor) -> Tensor:
