@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ def run(tmp_path):
     model.save(tmp_path / "run")
     result = {"miou": 0.4321, "data": "scenes", "split": "val", "classes": [{"name": "sky", "iou": 0.876}]}
     (tmp_path / "run" / "evaluation.json").write_text(json.dumps(result))
+    result = {"miou": 0.45, "data": "scenes", "split": "val", "classes": []}
+    (tmp_path / "run" / "evaluation_multiscale_side64.json").write_text(json.dumps(result))
     return tmp_path / "run"
 
 
@@ -61,6 +64,13 @@ def test_a_run_goes_to_the_hub_and_comes_back(tmp_path, run, hub):
     assert torch.equal(torch.load(tmp_path / "logits.pt", weights_only=True), expected)
 
 
+def test_findings_about_a_run_of_the_hub_go_to_the_current_folder(tmp_path):
+    from depict.interchange.hub import beside
+
+    assert beside("hf-hub:anna/model") == Path()
+    assert beside(tmp_path) == tmp_path
+
+
 def test_the_card_tells_what_the_model_is(run):
     from depict.interchange.hub import model_card
 
@@ -72,6 +82,7 @@ def test_the_card_tells_what_the_model_is(run):
     decoder = sum(parameter.numel() for parameter in depict.load(run).decoder.parameters())
     for told in (
         "| mIoU, scenes val | 43.21 % |",
+        "| mIoU, scenes val, multiscale, side64 | 45.00 % |",
         "`depict_sa` (layers 1, heads 3, head_dim 100, dropout 0.0, ",
         f"{decoder / 1e6:.3f} M parameters",
         "| 0 | sky | `#",
@@ -86,6 +97,7 @@ def test_the_card_tells_what_the_model_is(run):
 def test_a_card_without_an_evaluation_says_no_score(run):
     from depict.interchange.hub import model_card
 
+    (run / "evaluation_multiscale_side64.json").unlink()
     for content in (None, "{", '{"miou": null}', "[]"):
         (run / "evaluation.json").unlink(missing_ok=True)
         if content:

@@ -40,6 +40,11 @@ def local_run(run: str | Path) -> Path:
         ) from error
 
 
+def beside(run: str | Path) -> Path:
+    """Where findings about a run are written: into its folder, or the current one for a run of the hub."""
+    return Path() if str(run).startswith(PREFIX) else Path(run)
+
+
 def push(run: Path, name: str, private: bool = False) -> str:
     """Send the best model of a run to the hub as user/name, with a model card; gives its address."""
     _check(name)
@@ -124,8 +129,8 @@ def _results(run: Path) -> dict[str, dict[str, Any]]:
             float(result["miou"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # not an evaluation, or one without a valid pixel
-        scale = ", multi-scale" if "multiscale" in path.stem else ""
-        results[f"{_cell(result.get('data'))} {_cell(result.get('split'))}{scale}"] = result
+        how = re.findall(r"multiscale|side\d+|stride\d+", path.stem)
+        results[", ".join([f"{_cell(result.get('data'))} {_cell(result.get('split'))}", *how])] = result
     return results
 
 
