@@ -21,7 +21,7 @@ def model(decoder: str = "depict_sa", encoder: str = "vit_tiny_patch16_224", **o
     config = Config(
         encoder=EncoderConfig(encoder, pretrained=False, depth=2, dim=128),
         decoder=DecoderConfig(decoder, **options),
-        image_size=64,
+        image_size=32,
     )
     return SegmentationModel(config, CLASSES)
 

@@ -110,7 +110,7 @@ def attention_maps(
 
 def _view(model: SegmentationModel, image: np.ndarray) -> _View:
     """The size of the protocol, or as much smaller as makes `MOST_PATCHES`."""
-    height, width = model.protocol().size(image.shape[0], image.shape[1], 1.0)
+    height, width = model.protocol().layout(image.shape[0], image.shape[1], 1.0).size
     view = _View(image, (height, width), model.patch_size)
     while view.grid[0] * view.grid[1] > MOST_PATCHES:
         height, width = max(1, int(0.95 * height)), max(1, int(0.95 * width))
