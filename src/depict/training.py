@@ -229,7 +229,7 @@ class _Trainer:
             self._say(yaml.safe_dump(to_dict(self.config), sort_keys=False, default_flow_style=None).rstrip())
         if self.settings.tracker != "none":
             self.accelerator.init_trackers("depict", config={"run": str(self.out)})
-        bar = tqdm(total=self.total, initial=self.iteration, unit="step", desc="training", disable=not self.main)
+        bar = tqdm(total=self.total, initial=self.iteration, unit="step", desc=self.out.name, disable=not self.main)
         with self._stop_signals(), bar:
             return self._loop(bar)
 
@@ -363,7 +363,7 @@ class _Trainer:
         self.network.train()
         mark = " (best so far)" if self.best_iteration == self.iteration else ""
         if self.main:
-            bar.write(f"step {self.iteration}: mIoU {100 * result.miou:.2f} %{mark}", file=sys.stderr)
+            bar.write(f"{self.out.name}, step {self.iteration}: mIoU {100 * result.miou:.2f} %{mark}", file=sys.stderr)
         scores = {"miou": result.miou, "macc": result.macc, "aacc": result.aacc}
         self._log(**{name: None if math.isnan(value) else value for name, value in scores.items()})
         return result
