@@ -22,7 +22,7 @@ SHOWN = (3, 17, 26, 41, 58, 77)
 def main(out: Path = Path("runs/demo")) -> None:
     """Train DEPICT-SA and Segmenter's decoder on painted scenes, evaluate both, and show what they see.
 
-    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes about four minutes,
+    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes three to four minutes,
     one core for each decoder. The same command again goes on where it stopped, or shows the finished runs.
 
     Args:
@@ -85,7 +85,7 @@ def config(decoder: str) -> Config:
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=8, dim=128, depth=4),
         decoder=DecoderConfig(decoder, **sizes),
         data=DataConfig("scenes", factors=(0.75, 1.5), colours=False, workers=0),
-        train=TrainConfig(epochs=15, batch=8, lr=1e-3, warmup=40, clip=1.0, weight_decay=0.05, validate_every=15),
+        train=TrainConfig(epochs=12, batch=8, lr=5e-4, warmup=40, clip=1.0, weight_decay=0.05, validate_every=12),
         image_size=96,
     )
 

@@ -1,0 +1,48 @@
+"""The demo from end to end, with less to learn than the real one."""
+
+from PIL import Image
+
+import depict
+from depict.commands import demo
+
+
+def test_both_decoders_are_trained_scored_and_shown(tmp_path, monkeypatch, capsys):
+    whole = demo.config
+
+    def small(decoder):
+        settings = whole(decoder)
+        settings.train.epochs = settings.train.validate_every = 1
+        settings.data.limit = 16
+        return settings
+
+    class InThisProcess:
+        """The pool would not see the smaller settings."""
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        map = staticmethod(map)
+
+    monkeypatch.setattr(demo, "config", small)
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", InThisProcess)
+    demo.main(tmp_path / "demo")
+    printed = capsys.readouterr().out
+    assert "DEPICT-SA" in printed
+    assert "Segmenter" in printed
+    for name in demo.DECODERS:
+        assert depict.load(tmp_path / "demo" / name).num_classes == 8
+    with Image.open(tmp_path / "demo" / "demo.png") as picture:
+        assert picture.size[0] > 1000
+
+
+def test_both_decoders_get_the_same_budget_and_no_pretrained_weights():
+    first, second = demo.config("depict_sa"), demo.config("segmenter")
+    assert first.train == second.train
+    assert first.encoder == second.encoder
+    assert first.encoder.pretrained is False
