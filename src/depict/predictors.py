@@ -73,7 +73,7 @@ class RunPredictor:
         import torch
 
         import depict
-        from depict.commands.evaluate import find_device
+        from depict.devices import find_device
 
         device = find_device(device, local)
         model = depict.load(run).to(device)

@@ -38,17 +38,17 @@ from tqdm import tqdm
 
 from depict import losses
 from depict.config import Config, to_dict
-from depict.data import create_dataset
 from depict.data.check import quick_check
-from depict.data.dataset import IGNORE, Dataset, Subset
+from depict.data.dataset import IGNORE, Dataset
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, protocol_for
 from depict.features import FeatureBatch, feature_batches, open_cache
-from depict.model import LAST, WEIGHTS, SegmentationModel, as_pair, save_tensors, with_defaults
+from depict.model import LAST, WEIGHTS, SegmentationModel, save_tensors
 from depict.optimisation import MovingAverage, create_optimizer, learning_rate, set_rate
 from depict.runs import Metrics, State, check_same, claim
+from depict.settings import resolve
 
 LOG_EVERY = 10
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -56,46 +56,6 @@ FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 class InterruptedTraining(KeyboardInterrupt):
     """Training was asked to stop; its state is saved."""
-
-
-def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
-    """Fill in what the data set knows, and refuse what cannot be; with the training and validation images."""
-    data, train = config.data, config.train
-    if data.name is None:
-        raise UserError("which data set? Give --data NAME and --root DIR (or --data scenes, which needs no root).")
-    training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
-    recipe = training.recipe
-    if data.limit is not None:
-        if not 1 <= data.limit <= len(training):
-            raise UserError(
-                f"--data.limit must be 1 to {len(training)}, the number of training images, not {data.limit}."
-            )
-        training = Subset(training, data.limit, config.seed)
-    _check_ranges(config)
-    if train.cache_features and not config.encoder.freeze:
-        raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
-    if not 0 < data.factors[0] <= data.factors[1]:
-        raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
-    adamw = 1e-3 if config.encoder.freeze else 2e-4
-    epochs = train.epochs or recipe.epochs
-    image_size = as_pair(recipe.crop if config.image_size is None else config.image_size)
-    side, ratio = recipe.side, recipe.ratio
-    if train.cache_features:  # features are of whole images fitted into the window: bring images to that size always
-        side, ratio = min(image_size), max(image_size) / min(image_size)
-    resolved = dataclasses.replace(
-        config,
-        decoder=with_defaults(config.decoder),
-        image_size=image_size,
-        data=dataclasses.replace(data, side=data.side or side, ratio=data.ratio or ratio),
-        train=dataclasses.replace(
-            train,
-            epochs=epochs,
-            batch=train.batch or recipe.batch,
-            lr=train.lr or (recipe.lr if train.optimizer == "sgd" else adamw),
-            validate_every=train.validate_every or max(1, math.ceil(epochs / 8)),
-        ),
-    )
-    return resolved, training, validation
 
 
 def train(config: Config, out: Path) -> Result | None:
@@ -113,34 +73,6 @@ def train(config: Config, out: Path) -> Result | None:
     finally:
         accelerator.end_training()
         AcceleratorState._reset_state()  # or the next training in this process could not choose its precision
-
-
-def _check_ranges(config: Config) -> None:
-    """Refuse numbers that training could only make nonsense of."""
-    train, data = config.train, config.data
-    lowest = {
-        "--epochs": (train.epochs, 1),
-        "--batch": (train.batch, 1),
-        "--accumulate": (train.accumulate, 1),
-        "--warmup": (train.warmup, 0),
-        "--weight-decay": (train.weight_decay, 0),
-        "--validate-every": (train.validate_every, 1),
-        "--save-every": (train.save_every, 1),
-        "--patience": (train.patience, 1),
-        "--data.side": (data.side, 1),
-        "--data.ratio": (data.ratio, 1),
-        "--data.workers": (data.workers, 0),
-        "--seed": (config.seed, 0),
-    }
-    for name, (value, least) in lowest.items():
-        if value is not None and value < least:
-            raise UserError(f"{name} must be at least {least}, not {value}.")
-    for name, number in (("--lr", train.lr), ("--clip", train.clip)):
-        if number is not None and not number > 0:
-            raise UserError(f"{name} must be above 0, not {number}.")
-    for name, number in (("--ema", train.ema), ("--layer-decay", train.layer_decay)):
-        if number is not None and not 0 < number <= 1:
-            raise UserError(f"{name} must be above 0 and at most 1, not {number}.")
 
 
 def start_engine(config: Config, out: Path) -> Accelerator:

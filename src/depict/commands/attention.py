@@ -37,7 +37,7 @@ def main(
     """
     import depict
     from depict.attention import attention_maps, draw_maps
-    from depict.commands.evaluate import find_device
+    from depict.devices import find_device
     from depict.files import atomic_path
     from depict.images import read_image
 

@@ -22,8 +22,8 @@ SHOWN = (3, 17, 26, 41, 58, 77)
 def main(out: Path = Path("runs/demo")) -> None:
     """Train DEPICT-SA and Segmenter's decoder on painted scenes, evaluate both, and show what they see.
 
-    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes three to four minutes,
-    one core for each decoder. The same command again goes on where it stopped, or shows the finished runs.
+    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes three to four
+    minutes, one core for each decoder. The same command again goes on where it stopped, or shows the finished runs.
 
     Args:
         out: Folder for the two runs and the picture.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
+
+from depict.devices import find_device, processes
+from depict.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +55,12 @@ def main(
     """
     import depict
     from depict.data import create_dataset
-    from depict.errors import UserError
     from depict.evaluation import evaluate, protocol_for
     from depict.files import write_json
     from depict.interchange.hub import beside
 
+    if batch is not None and batch < 1:
+        raise UserError(f"--batch must be at least 1, not {batch}.")
     with processes() as (rank, world, local):
         model = depict.load(run).to(find_device(device, local))
         trained = model.config.data
@@ -85,40 +86,6 @@ def main(
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))
     return 0
-
-
-@contextlib.contextmanager
-def processes() -> Iterator[tuple[int, int, int]]:
-    """Rank, number of processes, and rank on this machine, joined to the others if torchrun started us."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if world == 1:
-        yield 0, 1, 0
-        return
-
-    import torch.distributed
-
-    torch.distributed.init_process_group()
-    try:
-        yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def find_device(name: str | None, local: int) -> str:
-    """The device asked for, or the best there is; each process on a machine takes its own GPU."""
-    import torch
-
-    from depict.errors import UserError
-
-    if name is None:
-        if torch.cuda.is_available():
-            return f"cuda:{local}"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
-    return name
 
 
 def save_pictures(

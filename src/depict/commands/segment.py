@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from depict.commands.evaluate import processes
+from depict.devices import processes
 
 if TYPE_CHECKING:
     from depict.inputs import Input

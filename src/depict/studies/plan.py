@@ -18,7 +18,7 @@ from depict.errors import UserError, unknown
 from depict.paper import ROWS
 from depict.presets import merge
 from depict.runs import refuse_difference
-from depict.training import resolve
+from depict.settings import resolve
 
 STUDIES = ("ablation", "subset", "decoders")
 DECODERS = {

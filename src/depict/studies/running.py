@@ -21,9 +21,10 @@ from depict.losses import cross_entropy
 from depict.model import SegmentationModel, load
 from depict.optimisation import create_optimizer
 from depict.runs import claim, read_metrics
+from depict.settings import resolve
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, FILE, Cell, Study, plan
 from depict.studies.results import best_line, collect, training_time, write_results
-from depict.training import resolve, train
+from depict.training import train
 
 TRIED_STEPS = 3
 TRIED_IMAGES = 2

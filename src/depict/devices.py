@@ -1,0 +1,41 @@
+"""Which processes are at work together, and where this one computes. Imports torch only when it must."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from depict.errors import UserError
+
+
+@contextlib.contextmanager
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Rank, number of processes, and rank on this machine, joined to the others if torchrun started us."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        yield 0, 1, 0
+        return
+
+    import torch.distributed
+
+    torch.distributed.init_process_group()
+    try:
+        yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def find_device(name: str | None, local: int) -> str:
+    """The device asked for, or the best there is; each process on a machine takes its own GPU."""
+    import torch
+
+    if name is None:
+        if torch.cuda.is_available():
+            return f"cuda:{local}"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"the device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
+    return name
