@@ -117,7 +117,7 @@ class Stripes(Dataset):
     name = "stripes"
     classes = ("dark", "grey", "bright")
     palette = ((0, 0, 0), (128, 128, 128), (255, 255, 255))
-    recipe = Recipe(side=16, ratio=2, crop=16, stride=16, epochs=1, batch=1, lr=1.0)
+    recipe = Recipe(side=16, ratio=2, crop=16, epochs=1, batch=1, lr=1.0)
 
     def __init__(self):
         super().__init__(None, "val")
@@ -209,6 +209,6 @@ def test_the_resize_side_is_that_of_the_training_the_data_set_or_the_flag(model,
 
 def test_a_model_of_a_larger_crop_sees_images_of_its_crop():
     small = Stripes()
-    small.recipe = Recipe(side=12, ratio=2, crop=12, stride=12, epochs=1, batch=1, lr=1.0)
+    small.recipe = Recipe(side=12, ratio=2, crop=12, epochs=1, batch=1, lr=1.0)
     assert protocol_for(RedReader(), small).side == 16  # type: ignore[arg-type]
     assert protocol_for(RedReader(), small, side=12, stride=5).stride == (5, 5)  # type: ignore[arg-type]
