@@ -68,9 +68,16 @@ def command(root, out, *more, workers=2):
     return [sys.executable, "-m", "depict.cli", "train", *words.split(), *more]
 
 
+# Sums are rounded in another order with another number of threads: bit for bit means with the same number.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
 def run(words, **options):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, **options)
+
+
+def start(words, **options):
+    return subprocess.Popen(words, text=True, env=ENVIRONMENT, **options)
 
 
 def losses(out):
@@ -274,7 +281,7 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(pictures, tmp_pa
     chance = random.Random(moment)
     metrics, state = tmp_path / "metrics.jsonl", tmp_path / "state"
     for _ in range(2):
-        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        process = start(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
         lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
         if moment == "during a save":
             wait_until(lambda: state.exists() and any(state.glob(".last.pt*.part*")), process)
@@ -291,7 +298,7 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(pictures, tmp_pa
 
 def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(pictures, tmp_path, uninterrupted):
     words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2")
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = start(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     wait_until(lambda: (tmp_path / "state" / "last.pt").exists(), process)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
@@ -305,7 +312,7 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(pictures, tmp_path
 
 def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, uninterrupted):
     words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2", workers=0)
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = start(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     state = tmp_path / "state" / "last.pt"
     wait_until(state.exists, process)
     process.kill()
@@ -338,8 +345,8 @@ def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
     """Ten images in batches of 3: shares are uneven, and in the last step of an epoch one process has none."""
     words = command(pictures, tmp_path / "two", "--encoder.drop-path", "0", workers=0)[2:]
     words = [*words, "--epochs", "3", "--batch", "3", *more]
-    start = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    several = run([sys.executable, "-m", *start, "-m", *words], cwd=tmp_path)
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    several = run([sys.executable, "-m", *launcher, "-m", *words], cwd=tmp_path)
     assert several.returncode == 0, several.stderr[-3000:]
     alone = command(pictures, tmp_path / "one", "--encoder.drop-path", "0", workers=0)
     batch = ["--batch", "10"] if "--batch" in more else ["--batch", "3"]
@@ -354,10 +361,10 @@ def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
 
 def test_accelerate_launch_starts_it_unchanged(pictures, tmp_path):
     """One process: on CPUs Accelerate's own launcher needs MPI for more, torchrun does not."""
-    start = ["accelerate.commands.launch", "--cpu", "--num-processes", "1", "--num-machines", "1"]
-    start += ["--mixed-precision", "no", "--dynamo-backend", "no"]
+    launcher = ["accelerate.commands.launch", "--cpu", "--num-processes", "1", "--num-machines", "1"]
+    launcher += ["--mixed-precision", "no", "--dynamo-backend", "no"]
     words = command(pictures, tmp_path / "run", "--epochs", "1", workers=0)[2:]
-    result = run([sys.executable, "-m", *start, "-m", *words], cwd=tmp_path)
+    result = run([sys.executable, "-m", *launcher, "-m", *words], cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     depict.load(tmp_path / "run")
 
