@@ -1,0 +1,1 @@
+"""See inside a trained model: one file per question, one pass over the images, one report."""

@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass
 class Answer:
-    """What a question found for one run. Empty numbers mean that it makes no sense for this decoder: `text` says why."""
+    """What a question found for one run. Without numbers it makes no sense for this decoder: `text` says why."""
 
     numbers: dict[str, float | None] = field(default_factory=dict)
     """The few that matter, by a readable label with its unit; shown side by side for several runs."""
