@@ -36,6 +36,8 @@ class Trace:
     """All that a decoder did to one batch, in order."""
 
     with_attention: bool = False
+    tokens: Tensor | None = None
+    """What the encoder gave, (B, N, D): Z0 itself, but for Segmenter, which projects it first."""
     Z0: Tensor | None = None
     """Patch embeddings that entered the first step, (B, N, D)."""
     Q0: Tensor | None = None
@@ -80,7 +82,7 @@ class Decoder(nn.Module):
 
     def unroll(self, Z: Tensor, grid: Grid, attention: bool = False) -> Trace:
         """Run `forward` and give every intermediate; `attention` adds the attention of every step."""
-        trace = Trace(with_attention=attention, grid=grid)
+        trace = Trace(with_attention=attention, tokens=Z, grid=grid)
         trace.masks = self(Z, grid, trace)
         return trace
 
