@@ -17,7 +17,7 @@ from PIL import Image
 from depict import UserError
 from depict.config import Config, DecoderConfig, EncoderConfig
 from depict.data import create_dataset
-from depict.data.dataset import Subset
+from depict.data.dataset import draw
 from depict.data.loading import Schedule
 from depict.data.scenes import Scenes
 from depict.data.transforms import resize_image, resize_labels
@@ -145,8 +145,8 @@ def test_the_key_changes_with_all_that_matters_and_with_nothing_else(tmp_path):
         "split": cache_key(small(), FewScenes(None, "val")),
         "resolution": cache_key(small(), FewScenes(None, "train", 64)),
         "count": cache_key(small(), Scenes(None, "train", 32)),
-        "subset": cache_key(small(), Subset(Scenes(None, "train", 32), 5, seed=0)),
-        "other subset": cache_key(small(), Subset(Scenes(None, "train", 32), 5, seed=1)),
+        "subset": cache_key(small(), draw(Scenes(None, "train", 32), 5, seed=0)),
+        "other subset": cache_key(small(), draw(Scenes(None, "train", 32), 5, seed=1)),
         "data": cache_key(small(), photos),
     }
     os.utime(tmp_path / "masks/train/2.png", (0, 0))
@@ -159,6 +159,21 @@ def test_the_key_changes_with_all_that_matters_and_with_nothing_else(tmp_path):
     other_decoder = small(freeze=False, drop_path=0.3).train()
     torch.nn.init.ones_(other_decoder.decoder.head.weight)
     assert cache_key(other_decoder, FewScenes(None, "train")) == keys["base"]
+
+
+def test_a_part_of_a_data_set_is_taken_from_the_cache_of_the_whole(tmp_path):
+    whole = FewScenes(None, "train")
+    everything = opened(small(), whole, tmp_path)
+    part = draw(draw(whole, 3, seed=1), 2, seed=0)
+    cache = opened(small(), part, tmp_path)
+    assert cache.folder == everything.folder
+    assert len(cache) == 2
+    for index in range(2):
+        name = part.name_of(index)
+        number = next(i for i in range(len(whole)) if whole.name_of(i) == name)
+        got, expected = cache.batch([index], [True]), everything.batch([number], [True])
+        assert torch.equal(got.tokens, expected.tokens)
+        assert torch.equal(got.labels, expected.labels)
 
 
 def test_one_changed_weight_builds_another_cache_beside_the_old_one(tmp_path):

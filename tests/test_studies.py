@@ -212,6 +212,16 @@ def test_the_ablation_has_every_line_of_both_tables_and_trains_a_shared_one_once
     assert len(running.distinct(study)) == 12 + 9 - 1
 
 
+def test_the_ablation_starts_from_the_gain_and_the_step_that_are_asked_for(pictures):
+    asked = dataclasses.replace(settings(pictures), decoder=DecoderConfig("depict_sa", logit_gain=4.0, step_size=0.1))
+    study = Study("ablation", (0,), (), (), ALL, asked)
+    decoders = {cell.label: cell.config.decoder for cell in plan.plan(study)}
+    assert {decoder.logit_gain for decoder in decoders.values()} == {4.0}
+    steps = {label: decoder.step_size for label, decoder in decoders.items()}
+    assert (steps["3 x 100"], steps["MSSA + MLP"], steps["MHSA + MLP (Segmenter)"]) == (0.1, 0.1, None)
+    assert {cell.label: results._printed(study, cell) for cell in plan.plan(study)}["MSSA only"] == "45.4 ViT-S"
+
+
 def test_the_papers_figures_stand_beside_the_lines_that_it_has(pictures):
     study = Study("ablation", (0,), (), (), ALL, settings(pictures))
     printed = {cell.label: results._printed(study, cell) for cell in plan.plan(study)}

@@ -97,6 +97,8 @@ class DataConfig:
     """Distort brightness, contrast, saturation and hue of training images."""
     limit: int | None = None
     """Train on so many images only, drawn by the seed."""
+    holdout: float | None = None
+    """Validate on this last part of the training images, and train on the others: to choose settings by."""
     workers: int = 2
     """Processes that read and augment images."""
 
@@ -171,7 +173,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise UserError(f"'{path}' is nested too deeply to be a file of settings.") from error
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:  # a tag may not fit its value
         raise UserError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}") from error
     if value is None:
         return {}

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from depict.bands import padded_size
-from depict.data.dataset import IGNORE, Dataset
+from depict.data.dataset import IGNORE, Dataset, Subset
 from depict.data.transforms import resize_image, resize_labels, sample_generator
 from depict.errors import UserError
 from depict.files import write_json
@@ -77,20 +77,23 @@ class FeatureCache:
     """uint8 (n, H, W) of the image."""
     sizes: Tensor
     """int32 (n, 2): height and width that the image takes up in the window, the rest is padding."""
+    rows: Sequence[int]
+    """Which of the n are meant, in order: all, or those of a part of the data set."""
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.rows)
 
     def batch(self, indices: list[int], mirrored: list[bool]) -> FeatureBatch:
         """These samples, each as it is or mirrored."""
         tokens = torch.empty(len(indices), *self.tokens.shape[2:])
         labels = torch.empty(len(indices), *self.labels.shape[1:], dtype=torch.uint8)
-        for row, (index, mirror) in enumerate(zip(indices, mirrored, strict=True)):
-            tokens[row] = self.tokens[index, int(mirror)]
-            labels[row] = self.labels[index]
+        for place, (index, mirror) in enumerate(zip(indices, mirrored, strict=True)):
+            row = self.rows[index]
+            tokens[place] = self.tokens[row, int(mirror)]
+            labels[place] = self.labels[row]
             if mirror:  # the image alone: its padding stays on the right
-                width = int(self.sizes[index, 1])
-                labels[row, :, :width] = self.labels[index, :, :width].flip(-1)
+                width = int(self.sizes[row, 1])
+                labels[place, :, :width] = self.labels[row, :, :width].flip(-1)
         return FeatureBatch(tokens, labels, torch.tensor(indices, dtype=torch.int64))
 
 
@@ -113,13 +116,14 @@ def open_cache(
 ) -> FeatureCache:
     """The features of `dataset` under the encoder of `model` as it is now; built first where they are not in `folder`.
 
-    `folder` holds many caches (default: see `default_folder`). Of several processes one builds, on `device` (default:
-    where the model is), `batch` images and their mirror images at a time; the others wait.
+    `folder` holds many caches (default: see `default_folder`); for a part of a data set, that of the whole serves, too.
+    Of several processes one builds, on `device` (default: where the model is), `batch` images and their mirror images
+    at a time; the others wait.
     """
     folder = default_folder() if folder is None else Path(folder)
     key, shapes = cache_key(model, dataset), _shapes(model, len(dataset))
     place, grid = folder / key, _grid(model)
-    if (cache := _read(place, grid, shapes)) is not None:
+    if (cache := _read(place, grid, shapes) or _of_the_whole(model, dataset, folder)) is not None:
         return cache
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,16 @@ def open_cache(
         raise UserError(f"'{place}' was damaged right after it was built: {WAY_OUT}.")
     _say(f"features of {len(dataset)} images: {size / 1e9:.2f} GB in '{place}', to be deleted at will.", progress)
     return cache
+
+
+def _of_the_whole(model: SegmentationModel, dataset: Dataset, folder: Path) -> FeatureCache | None:
+    """The features of a part of a data set from a cache of all of it, where there is one."""
+    if not isinstance(dataset, Subset):
+        return None
+    whole = dataset.dataset
+    found = _read(folder / cache_key(model, whole), _grid(model), _shapes(model, len(whole)))
+    found = found or _of_the_whole(model, whole, folder)
+    return found and dataclasses.replace(found, rows=[found.rows[index] for index in dataset.indices])
 
 
 def default_folder() -> Path:
@@ -275,7 +289,7 @@ def _read(place: Path, grid: tuple[int, int], shapes: Shapes) -> FeatureCache | 
             tensors[name] = torch.from_numpy(array)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return FeatureCache(place, grid, **tensors)
+    return FeatureCache(place, grid, **tensors, rows=range(len(tensors["tokens"])))
 
 
 @contextlib.contextmanager

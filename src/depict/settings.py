@@ -7,7 +7,7 @@ import math
 
 from depict.config import Config
 from depict.data import create_dataset
-from depict.data.dataset import Dataset, Subset
+from depict.data.dataset import Dataset, draw, hold_out
 from depict.errors import UserError
 from depict.model import as_pair, with_defaults
 
@@ -19,12 +19,16 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
         raise UserError("which data set? Give --data NAME and --root DIR (or --data scenes, which needs no root).")
     training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
     recipe = training.recipe
+    if data.holdout is not None:
+        training, validation = hold_out(training, data.holdout)
+        if not 0 < data.holdout < 1 or not (len(training) and len(validation)):
+            raise UserError(f"--data.holdout {data.holdout} must leave images on both sides: a part such as 0.25.")
     if data.limit is not None:
         if not 1 <= data.limit <= len(training):
             raise UserError(
                 f"--data.limit must be 1 to {len(training)}, the number of training images, not {data.limit}."
             )
-        training = Subset(training, data.limit, config.seed)
+        training = draw(training, data.limit, config.seed)
     _check_ranges(config)
     if train.cache_features and not config.encoder.freeze:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")

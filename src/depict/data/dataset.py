@@ -7,7 +7,7 @@ names, a palette and what its mask values mean (or of `Dataset`, when the sample
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,12 +65,12 @@ class Dataset:
 
 
 class Subset(Dataset):
-    """So many samples of another data set, drawn by a seed; a smaller subset of the same seed is part of a larger."""
+    """Some samples of another data set, in the given order."""
 
-    def __init__(self, dataset: Dataset, count: int, seed: int) -> None:
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         super().__init__(dataset.root, dataset.split)
         self.dataset = dataset
-        self.indices = np.random.default_rng(seed).permutation(len(dataset))[:count]
+        self.indices = list(indices)
         self.name, self.classes, self.palette, self.recipe = (
             dataset.name,
             dataset.classes,
@@ -83,16 +83,30 @@ class Subset(Dataset):
 
     def name_of(self, index: int) -> str:
         """The name it has in the whole data set."""
-        return self.dataset.name_of(int(self.indices[index]))
+        return self.dataset.name_of(self.indices[index])
 
     def identity(self) -> Iterator[object]:
         """Which samples, and of what."""
-        yield self.indices.tolist()
+        yield self.indices
         yield from self.dataset.identity()
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The sample as the whole data set reads it."""
-        return self.dataset.read(int(self.indices[index]))
+        return self.dataset.read(self.indices[index])
+
+
+def draw(dataset: Dataset, count: int, seed: int) -> Subset:
+    """So many samples, drawn by a seed; fewer of the same seed are part of more."""
+    return Subset(dataset, np.random.default_rng(seed).permutation(len(dataset))[:count].tolist())
+
+
+def hold_out(dataset: Dataset, part: float) -> tuple[Subset, Subset]:
+    """All samples but the last `part` of them, and those.
+
+    In order, so that frames of a film that resemble each other do not stand on both sides.
+    """
+    kept = len(dataset) - round(part * len(dataset))
+    return Subset(dataset, range(kept)), Subset(dataset, range(kept, len(dataset)))
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:

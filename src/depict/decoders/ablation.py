@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from depict.decoders.base import JointDecoder
 from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, initialise
+from depict.decoders.depict import start_steps
 from depict.errors import UserError, unknown
 
 ATTENTION = ("mssa", "mhsa", "none")
@@ -27,6 +28,7 @@ class Ablation(JointDecoder):
         head_dim: int = 50,
         dropout: float = 0.0,
         logit_gain: float = 1.0,
+        step_size: float | None = None,
     ):
         if attention not in ATTENTION:
             raise unknown("attention", attention, ATTENTION)
@@ -46,3 +48,4 @@ class Ablation(JointDecoder):
                 blocks.append(MLPBlock(dim, dropout))
         super().__init__(dim, num_classes, blocks, logit_gain)
         initialise(self)
+        start_steps(self, step_size)

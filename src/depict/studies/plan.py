@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from depict.config import Config, DecoderConfig, from_dict, read_yaml, to_dict
-from depict.decoders import create_decoder
+from depict.decoders import create_decoder, decoder_options
 from depict.errors import UserError, unknown
 from depict.paper import ROWS
 from depict.presets import merge
@@ -27,6 +27,8 @@ DECODERS = {
     "decoders": ("linear", "segmenter", "depict_sa", "depict_ca"),
 }
 SIZES = {"ablation": (), "subset": ("1/8", "1/4", "1/2", "1"), "decoders": ()}
+START = ("logit_gain", "step_size")
+"""Options of decoders that say where training starts from: the paper's tables do not vary them."""
 FILE = "study.yaml"
 EVALUATION = "evaluation.json"
 EVALUATION_MULTISCALE = "evaluation_multiscale.json"
@@ -117,7 +119,7 @@ def plan(study: Study) -> list[Cell]:
     """All cells, line by line; the decoder of each is known to be possible."""
     cells = []
     if study.name == "ablation":
-        for group, label, decoder in _ablation_lines():
+        for group, label, decoder in _ablation_lines(study.settings.decoder):
             config = dataclasses.replace(study.settings, decoder=decoder)
             options = "".join(f"_{key}{value}" for key, value in decoder.options().items())
             cells += _over_seeds(study, group, label, decoder.name + options, study.images, config)
@@ -133,13 +135,17 @@ def plan(study: Study) -> list[Cell]:
     return cells
 
 
-def _ablation_lines() -> list[tuple[str, str, DecoderConfig]]:
-    """The lines of both ablation tables of the paper; what its right table has on two backbones stands once."""
+def _ablation_lines(base: DecoderConfig) -> list[tuple[str, str, DecoderConfig]]:
+    """The lines of both ablation tables of the paper; what its right table has on two backbones stands once.
+
+    Where training starts from is as in `base`.
+    """
     lines = {}
     for row in ROWS:
         if row.table.startswith("Ablation"):
             group = "mixtures" if "left" in row.table else "heads x head dimension"
-            lines[group, row.label] = (group, row.label, DecoderConfig(row.decoder, **row.options))
+            start = {name: getattr(base, name) for name in START if name in decoder_options(row.decoder)}
+            lines[group, row.label] = (group, row.label, DecoderConfig(row.decoder, **row.options, **start))
     return list(lines.values())
 
 

@@ -21,7 +21,7 @@ from depict.files import atomic_path, write_json
 from depict.model import as_pair, read_run
 from depict.paper import ROWS, SUBSET
 from depict.runs import read_metrics
-from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, Cell, Study, plan
+from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, START, Cell, Study, plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,12 +137,13 @@ def _printed(study: Study, cell: Cell) -> str:
     if cell.group not in tables:
         return ""
     defaults = decoder_options(decoder.name)
+    options = {name: value for name, value in decoder.options().items() if name not in START}
     found = {
         row.backbone: row.miou.split("/")[0]
         for row in ROWS
         if row.table.startswith(tables[cell.group])
         and row.decoder == decoder.name
-        and defaults | row.options == defaults | decoder.options()
+        and defaults | row.options == defaults | options
     }
     return ", ".join(f"{miou} {backbone}" for backbone, miou in found.items())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from depict.config import Config, to_dict, write_yaml
-from depict.data.dataset import Dataset, Subset
+from depict.data.dataset import Dataset, draw
 from depict.data.loading import Schedule
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, protocol_for
@@ -72,7 +72,12 @@ def _evaluate(cell: Cell, out: Path, name: str, last: Result | None = None) -> N
     scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
     if last is None or scores.index(max(scores)) < len(scores) - 1:
         last = evaluate(model, validation, protocol, progress=True)
-    about = {"data": validation.name, "split": "val", "protocol": dataclasses.asdict(protocol), "processes": 1}
+    about = {
+        "data": validation.name,
+        "split": validation.split,
+        "protocol": dataclasses.asdict(protocol),
+        "processes": 1,
+    }
     write_json(folder / name, about | last.to_dict())
 
 
@@ -149,7 +154,7 @@ def _try(config: Config, validation: Dataset) -> tuple[float, float]:
         (summed / pixels).backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-    some = Subset(validation, min(TRIED_IMAGES, len(validation)), 0)
+    some = draw(validation, min(TRIED_IMAGES, len(validation)), 0)
     protocol = protocol_for(model, validation)
     evaluate(model, some, protocol)
     start = time.perf_counter()

@@ -1,0 +1,32 @@
+"""Parts of data sets."""
+
+import pytest
+
+from depict.data.dataset import draw, hold_out
+from depict.data.scenes import Scenes
+
+
+@pytest.fixture
+def scenes():
+    return Scenes(None, "train", 32)
+
+
+def test_fewer_samples_of_a_seed_are_part_of_more(scenes):
+    few, many = draw(scenes, 5, seed=3), draw(scenes, 9, seed=3)
+    assert few.indices == many.indices[:5]
+    assert draw(scenes, 5, seed=4).indices != few.indices
+
+
+def test_a_part_reads_and_names_the_samples_of_the_whole(scenes):
+    part = draw(scenes, 4, seed=0)
+    image, labels = part.read(2)
+    expected_image, expected_labels = scenes.read(part.indices[2])
+    assert image.equal(expected_image)
+    assert labels.equal(expected_labels)
+    assert part.name_of(2) == scenes.name_of(part.indices[2])
+
+
+def test_what_is_held_out_is_the_end_of_the_training_images(scenes):
+    kept, held = hold_out(scenes, 0.25)
+    assert kept.indices + held.indices == list(range(len(scenes)))
+    assert len(held) == round(len(scenes) / 4)

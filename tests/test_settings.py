@@ -1,0 +1,32 @@
+"""What a training is asked for, filled in or refused; most of it is seen through `depict train` in test_training.py."""
+
+import pytest
+
+from depict import UserError
+from depict.config import Config, DataConfig
+from depict.settings import resolve
+
+
+def with_data(**settings):
+    return Config(data=DataConfig("scenes", **settings))
+
+
+def test_a_held_out_part_of_the_training_images_is_validated_on():
+    _, training, validation = resolve(with_data(holdout=0.25))
+    _, everything, _ = resolve(with_data())
+    assert len(training) + len(validation) == len(everything)
+    assert validation.split == "train"
+    assert validation.name_of(0) == everything.name_of(len(training))
+
+
+def test_a_limit_is_drawn_from_what_is_not_held_out():
+    _, training, validation = resolve(with_data(holdout=0.25, limit=20))
+    names = {training.name_of(i) for i in range(20)}
+    assert len(names) == 20
+    assert names.isdisjoint(validation.name_of(i) for i in range(len(validation)))
+
+
+@pytest.mark.parametrize("part", [-0.5, 0.0, 1.0, 7.0])
+def test_a_held_out_part_leaves_images_on_both_sides(part):
+    with pytest.raises(UserError, match=r"--data.holdout .* both sides"):
+        resolve(with_data(holdout=part))
