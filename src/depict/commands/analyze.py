@@ -1,0 +1,136 @@
+"""`depict analyze`: what trained models do inside, as data, pictures and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from depict.errors import UserError
+
+if TYPE_CHECKING:
+    from depict.analysis.running import Pictures
+    from depict.data.dataset import Dataset
+    from depict.model import SegmentationModel
+
+
+def main(
+    runs: tyro.conf.Positional[tuple[str, ...]],
+    out: Path,
+    data: str | None = None,
+    root: Path | None = None,
+    pictures: Path | None = None,
+    images: int = 100,
+    questions: str | None = None,
+    overwrite: bool = False,
+    device: str | None = None,
+) -> int:
+    """Look inside trained models: every figure of the paper, as data, pictures and one HTML report.
+
+    All questions share one pass over the images, which are seen whole. Several runs stand side by side in the report.
+    A question that cannot be answered is named, the others go on, and the exit code is then 1.
+
+    Args:
+        runs: Folders of runs, or hf-hub:user/name.
+        out: Folder for report.html and, for each run, RUN/QUESTION.json, RUN/QUESTION_TABLE.csv and
+            RUN/QUESTION_FIGURE.png and .svg. Other files in it are left alone.
+        data: Data set whose validation images are looked at; by default the one that each run was trained on.
+        root: Folder in which it lies; by default that of the training.
+        pictures: Look at the pictures in this folder instead; without ground truth some questions tell less.
+        images: At most so many images, evenly spread.
+        questions: Ask these only, such as principal,low_rank; by default principal, orthogonality, class_embeddings,
+            coding_rates, low_rank, perturbation, derivation and gradient_terms.
+        overwrite: Replace the report that is in the folder.
+        device: Where the model runs, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+    """
+    if not runs:
+        raise UserError("no runs were given: name their folders, or hf-hub:user/name.")
+    if images < 1:
+        raise UserError(f"--images must be at least 1, not {images}.")
+    if pictures is not None and (data is not None or root is not None):
+        raise UserError("give --pictures DIR, or --data NAME and --root DIR, not both.")
+
+    import sys
+
+    import depict
+    from depict.analysis.report import REPORT, Subject, describe, write_answers, write_report
+    from depict.analysis.running import ask, choose_questions, spread
+    from depict.devices import find_device
+    from depict.interchange.hub import PREFIX
+    from depict.stamp import stamp
+
+    kinds = choose_questions(questions)
+    names = short_names(runs)
+    if (out / REPORT).exists() and not overwrite:
+        raise UserError(f"there is a {REPORT} in '{out}' already: give another --out, or --overwrite.")
+    place = find_device(device, 0)
+    # All of them first, so that a mistake in the last name is not told after the work on the others.
+    models = [depict.load(run) for run in runs]
+    sources = [open_images(model, run, data, root, pictures, out) for model, run in zip(models, runs, strict=True)]
+    out.mkdir(parents=True, exist_ok=True)
+
+    subjects = []
+    for run, name, model, source in zip(runs, names, models, sources, strict=True):
+        chosen = spread(len(source), images)
+        outcome = ask(model.to(place), source, chosen, kinds, name, progress=True)
+        split = getattr(source, "split", None)
+        about = {"run": run, "images": {"data": source.name, "split": split, "seen": len(chosen), "of": len(source)}}
+        write_answers(out / name, about, outcome.findings)
+        seen = f"{len(chosen)} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
+        folder = None if run.startswith(PREFIX) else Path(run)
+        subjects.append(Subject(name, describe(model, run, folder, seen), outcome))
+        model.cpu()
+    path = write_report(out, subjects, stamp(0))
+
+    failed = [(one.name, finding) for one in subjects for finding in one.outcome.findings if finding.error]
+    for name, finding in failed:
+        print(f"depict: {name}: {finding.kind.stem} was not answered: {finding.error}", file=sys.stderr)
+    seconds = [one.outcome.seconds + sum(finding.seconds for finding in one.outcome.findings) for one in subjects]
+    for one, spent in zip(subjects, seconds, strict=True):
+        print(f"{one.name}: {len(kinds)} questions over {one.outcome.images} images in {spent:.1f} s")
+    print(f"written: {path}")
+    return 1 if failed else 0
+
+
+def short_names(runs: Sequence[str]) -> list[str]:
+    """A folder name for every run: its own, with as many of its parents as tell all of them apart."""
+    from depict.interchange.hub import PREFIX
+
+    paths = []
+    for run in runs:
+        hub = run.startswith(PREFIX)
+        whole = Path(run.removeprefix(PREFIX).replace("@", "-")) if hub else Path(run).absolute().resolve()
+        paths.append([part for part in whole.parts if part != whole.anchor])
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["-".join(parts[-length:]) for parts in paths]
+        if len({name.casefold() for name in names}) == len(names):  # one folder on some file systems otherwise
+            return names
+    raise UserError(f"a run was named twice: {', '.join(runs)}.")
+
+
+def open_images(
+    model: SegmentationModel, run: str, data: str | None, root: Path | None, pictures: Path | None, out: Path
+) -> Dataset | Pictures:
+    """What the pass over a run looks at; never what it left in the folder `out`."""
+    from depict.data import create_dataset
+
+    if pictures is not None:
+        from depict.analysis.running import Pictures
+        from depict.inputs import find_inputs
+
+        if not pictures.is_dir():
+            raise UserError(f"--pictures takes a folder, and '{pictures}' is none.")
+        return Pictures(find_inputs([str(pictures)], out)[0])
+    trained = model.config.data
+    name = data or trained.name
+    if name is None:
+        raise UserError(f"'{run}' does not say what it was trained on: give --data NAME and --root DIR, or --pictures.")
+    dataset = create_dataset(name, root or (trained.root if name == trained.name else None), "val")
+    if len(dataset.classes) != model.num_classes:
+        raise UserError(
+            f"'{run}' has {model.num_classes} classes, '{name}' has {len(dataset.classes)}: "
+            "look at the data set that it was trained for."
+        )
+    return dataset
