@@ -1,0 +1,116 @@
+"""Rates in planted subspaces, and the count of directions that agree with the sign of the step."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depict import create_decoder
+from depict.analysis.coding_rates import CodingRates, gram_of, lifted_rates, subspace_rates
+from depict.coding_rate import EPSILON, coding_rate, projected_coding_rate
+from depict.operators import MSSA
+from planted import asked, orthonormal
+
+
+def decoder_with(sizes, dim=12, heads=2, head_dim=4, classes=3, name="depict_sa"):
+    """DEPICT with orthonormal bases and these step sizes."""
+    decoder = create_decoder(name, dim, classes, layers=len(sizes), heads=heads, head_dim=head_dim)
+    for seed, (layer, size) in enumerate(zip(decoder.layers, sizes, strict=True)):
+        layer.operator.P.data = orthonormal(heads * head_dim, dim, seed).float()
+        layer.operator.step_size.data.fill_(size)
+    return decoder
+
+
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
+def test_rates_from_gram_matrices_are_the_rates_of_the_tokens(N, D, M, seed):
+    g = torch.Generator().manual_seed(seed)
+    Z, P = torch.randn(N, D, generator=g).double(), torch.randn(2, M, D, generator=g).double()
+    assert torch.allclose(subspace_rates(gram_of(Z), N, P, 0.5), projected_coding_rate(Z, P, 0.5))
+    assert torch.allclose(lifted_rates(gram_of(Z), N, P, 0.5), coding_rate(Z @ P.mT @ P, 0.5))
+
+
+def test_tokens_in_a_planted_subspace_have_the_known_rate_there_and_none_elsewhere():
+    O = orthonormal(8, 8)  # noqa: E741
+    inside, outside = O[:3], O[3:]
+    energies = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
+    Z = orthonormal(3, 20, 1).mT * energies.sqrt() @ inside  # Z^T Z has these eigenvalues
+    known = 0.5 * sum(math.log(1 + 3 / (20 * 0.1**2) * energy) for energy in energies.tolist())
+    assert subspace_rates(gram_of(Z), 20, inside, 0.1).item() == pytest.approx(known)
+    assert subspace_rates(gram_of(Z), 20, outside, 0.1).item() == pytest.approx(0, abs=1e-9)
+
+
+def test_an_orthonormal_basis_of_the_whole_space_holds_the_whole_rate():
+    decoder = decoder_with([0.3], dim=8, heads=1, head_dim=8)
+    answer = asked(CodingRates, decoder, torch.randn(10, 8))
+    for key in ("stream_share", "normed_share"):
+        assert torch.tensor(answer.data[key]["mean"]).flatten().tolist() == pytest.approx([1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(0.1, -0.1), (-0.05, 0.5)])
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
+def test_with_orthonormal_bases_the_sign_foretells_the_direction_every_time(sizes, name):
+    answer = asked(CodingRates, decoder_with(sizes, name=name), *torch.randn(5, 16, 12))
+    for row in answer.tables["agreement"]:
+        assert row["operator_agrees"] == row["measured"] == 5 * 2
+        assert row["operator_change_nats"] * row["step_size"] > 0
+    assert "every time" in answer.text[1]
+
+
+def test_a_layer_that_goes_against_its_sign_is_counted():
+    class Contrary(MSSA):
+        def forward(self, Z):
+            return -super().forward(Z)
+
+    decoder = decoder_with([0.1, 0.1])
+    decoder.layers[1].operator.__class__ = Contrary
+    answer = asked(CodingRates, decoder, *torch.randn(5, 16, 12))
+    assert [row["operator_agrees"] for row in answer.tables["agreement"]] == [10, 0]
+    assert "Even a small step goes against its sign in 10 cases" in answer.text[1]
+
+
+def test_an_update_that_is_too_long_overshoots_though_it_points_the_right_way():
+    answer = asked(CodingRates, decoder_with([-8.0]), *torch.randn(5, 16, 12))
+    (row,) = answer.tables["agreement"]
+    assert (row["small_agrees"], row["operator_agrees"]) == (10, 0)
+    assert "overshoots" in answer.text[1]
+
+
+def test_rates_of_the_stream_are_those_of_the_trace():
+    decoder, Z = decoder_with([0.4, -0.7]), torch.randn(16, 12)
+    answer = asked(CodingRates, decoder, Z)
+    trace = decoder.unroll(Z[None], (4, 4))
+    P = torch.stack([step.P for step in trace.steps])
+    for depth, at in enumerate(trace.Z):
+        expected = projected_coding_rate(at[0], P, EPSILON)
+        assert torch.allclose(torch.tensor(answer.data["stream"]["mean"])[..., depth], expected, rtol=1e-4)
+        own = torch.stack([projected_coding_rate(layer.norm(at[0]), layer.bases()) for layer in decoder.layers])
+        assert torch.allclose(torch.tensor(answer.data["normed"]["mean"])[..., depth], own, rtol=1e-4)
+
+
+def test_every_layer_head_and_depth_has_its_row():
+    answer = asked(CodingRates, decoder_with([0.4, -0.7, 0.2]), torch.randn(16, 12))
+    rows = answer.tables["rates"]
+    assert len(rows) == 3 * 2 * 4
+    assert {row["depth"] for row in rows} == {0, 1, 2, 3}
+    assert all(0 <= row["stream_share_mean"] <= 1.0001 for row in rows)
+
+
+def test_steps_between_the_mssa_steps_count_as_depth():
+    decoder = create_decoder("ablation", 12, 3, attention="mssa", feedforward="ista", heads=2, head_dim=4)
+    answer = asked(CodingRates, decoder, torch.randn(16, 12), name="ablation")
+    assert answer.data["places"] == [0, 2]
+    assert torch.tensor(answer.data["stream"]["mean"]).shape == (2, 2, 4)
+
+
+def test_cross_attention_adds_no_depth():
+    answer = asked(CodingRates, decoder_with([0.4, -0.7], name="depict_ca"), torch.randn(16, 12))
+    assert torch.tensor(answer.data["stream"]["mean"]).shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
+def test_black_boxes_are_told_why_there_is_no_answer(name, reason):
+    answer = asked(CodingRates, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
+    assert not answer.numbers
+    assert reason in answer.text[0]
