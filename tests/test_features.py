@@ -289,7 +289,7 @@ def test_too_little_room_is_told_before_anything_is_written(tmp_path):
         def read(self, index):
             raise AssertionError("begun all the same")
 
-    with pytest.raises(UserError, match=r"need \d+\.\d\d GB, but only .* free at '.*': set DEPICT_CACHE") as caught:
+    with pytest.raises(UserError, match=r"needs \d+\.\d\d GB, but only .* free at '.*': set DEPICT_CACHE") as caught:
         opened(small(), Endless(None, "train"), tmp_path)
     assert "\n" not in str(caught.value)
     assert only_locks(tmp_path)

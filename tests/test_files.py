@@ -3,15 +3,17 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+from collections import namedtuple
 
 import pytest
 
 from depict import UserError
-from depict.files import atomic_path, write_json
+from depict.files import atomic_path, need_space, write_json
 
 
 def test_a_finished_block_leaves_the_file_and_nothing_else(tmp_path):
@@ -64,3 +66,12 @@ def test_a_full_disk_is_told_in_one_line_and_keeps_the_old_file(tmp_path):
     assert "cannot write" in result.stdout, result.stderr
     assert (tmp_path / "a.bin").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_too_little_room_is_told_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_064_000_000))
+    need_space(tmp_path, 990_000_000, "a small thing", "no need")
+    with pytest.raises(UserError) as caught:
+        need_space(tmp_path, 1_000_000_000, "a large thing", "make room")
+    expected = f"a large thing needs 1.00 GB, but only 1.06 GB are free at '{tmp_path}': make room."
+    assert str(caught.value) == expected

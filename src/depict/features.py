@@ -34,7 +34,7 @@ from depict.bands import padded_size
 from depict.data.dataset import IGNORE, Dataset, Subset
 from depict.data.transforms import resize_image, resize_labels, sample_generator
 from depict.errors import UserError
-from depict.files import write_json
+from depict.files import need_space, write_json
 
 if TYPE_CHECKING:
     from depict.data.loading import Schedule
@@ -136,7 +136,7 @@ def open_cache(
                 shutil.rmtree(place)
             work = folder / f"{key}.{secrets.token_hex(4)}.part"
             size = sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in shapes.values())
-            _need_space(folder, size, len(dataset))
+            need_space(folder, size, f"keeping the features of {len(dataset)} images", WAY_OUT)
             try:
                 work.mkdir()
                 _build(model, dataset, work, shapes, device, batch, progress)
@@ -339,16 +339,6 @@ def _sweep(folder: Path) -> None:
         place = folder / part.name.split(".")[0]
         with contextlib.suppress(Timeout), FileLock(_lock_of(place), blocking=False):
             shutil.rmtree(part, ignore_errors=True)
-
-
-def _need_space(folder: Path, size: int, images: int) -> None:
-    """Refuse before the disk is filled, with a little room to spare."""
-    free = shutil.disk_usage(folder).free
-    if size + (64 << 20) > free:
-        raise UserError(
-            f"features of {images} images need {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free "
-            f"at '{folder}': {WAY_OUT}."
-        )
 
 
 def _say(message: str, progress: bool) -> None:

@@ -1,10 +1,11 @@
-"""Writing files so that nothing is ever half-written."""
+"""Writing files so that nothing is ever half-written, and no disk is filled unawares."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,15 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def need_space(folder: Path, size: int, what: str, way_out: str) -> None:
+    """Refuse before a disk is filled: `size` bytes and a little room must be free where `folder` lies."""
+    free = shutil.disk_usage(folder).free
+    if size + (64 << 20) > free:
+        raise UserError(
+            f"{what} needs {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': {way_out}."
+        )
 
 
 def _umask() -> int:

@@ -131,9 +131,22 @@ def test_a_host_that_is_not_there_is_told_in_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/a.zip", "a.zip"])
-def test_other_addresses_than_http_are_refused(url, tmp_path):
-    with pytest.raises(UserError, match="only http"):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://host/a.zip",
+        "a.zip",
+        "http://",
+        "http://[bad/a.zip",
+        "http://a..b/a.zip",
+        "http://host:port/a.zip",
+        "http://host/a b.zip",
+        "http://host/é.zip",
+    ],
+)
+def test_what_is_no_web_address_is_refused(url, tmp_path):
+    with pytest.raises(UserError, match="is not an http:// or https:// address"):
         download(url, tmp_path / "a.zip")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http.client
 import json
-import shutil
 import sys
 import time
 import urllib.error
@@ -17,11 +16,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from depict.errors import UserError
-from depict.files import write_json
+from depict.files import need_space, write_json
 
 CHUNK = 1 << 20
 HOPELESS = (400, 401, 403, 404, 405, 410, 451)
 """Answers that asking again will not change."""
+MAKE_ROOM = "make room or choose another --root"
+"""The way out where the disk is too full."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def download(url: str, target: Path, sha1: str | None = None, *, attempts: int =
         if sha1:
             _compare(target, sha1, f"Remove it and run again to fetch it anew from {url}.")
         return target
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise UserError(f"cannot fetch '{url}': only http:// and https:// addresses are supported.")
+    if not _is_address(url):
+        raise UserError(f"'{url}' is not an http:// or https:// address: give one with --source.")
     part, note = target.with_name(target.name + ".part"), target.with_name(target.name + ".part.json")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +78,14 @@ def download(url: str, target: Path, sha1: str | None = None, *, attempts: int =
     return target
 
 
-def need_space(folder: Path, size: int, what: str) -> None:
-    """Refuse before a disk is filled: `size` bytes and a little room must be free where `folder` lies."""
-    free = shutil.disk_usage(folder).free
-    if size + (64 << 20) > free:
-        raise UserError(
-            f"{what} needs {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': "
-            "make room or choose another --root."
-        )
+def _is_address(url: str) -> bool:
+    """Whether a URL can be asked for at all: what is wrong with it here would be wrong at every try."""
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:  # brackets that do not match, a port that is no number, a name that is none
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and port != 0 and all("!" <= sign <= "~" for sign in url)
 
 
 def _fetch(url: str, part: Path, note: Path) -> bool:
@@ -117,7 +118,7 @@ def _fetch(url: str, part: Path, note: Path) -> bool:
         if answer.status != 206:
             have = 0
         if total is not None:
-            need_space(part.parent, total - have, f"downloading '{part.name.removesuffix('.part')}'")
+            need_space(part.parent, total - have, f"downloading '{part.name.removesuffix('.part')}'", MAKE_ROOM)
         if have == 0:
             part.write_bytes(b"")
             write_json(note, asdict(_Origin(url, total, _mark(answer))))

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from depict.data.download import need_space
+from depict.data.download import MAKE_ROOM
 from depict.errors import UserError
+from depict.files import need_space
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def unpack(archive: Path, root: Path, folders: Mapping[str, str], limits: Limits
             for inside in wanted:
                 if not any(pattern == inside for _, pattern, _ in chosen):
                     raise UserError(f"'{archive}' holds no folder '{inside}': it is not the archive that was expected.")
-            need_space(root, sum(entry.size for entry, _, _ in chosen), f"unpacking '{archive.name}'")
+            need_space(root, sum(entry.size for entry, _, _ in chosen), f"unpacking '{archive.name}'", MAKE_ROOM)
             shutil.rmtree(work, ignore_errors=True)
             _write(archive, work, chosen)
         for inside, place in wanted.items():
