@@ -41,3 +41,11 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path):
     with pytest.raises(UserError, match="bad.yaml' is not valid YAML") as caught:
         read_yaml(tmp_path / "bad.yaml")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 1000, "a: 2001-99-99", "a: !!timestamp x", "a: !!bool x", "a: !!int x"])
+def test_yaml_that_cannot_be_understood_is_named(tmp_path, text):
+    (tmp_path / "odd.yaml").write_text(text)
+    with pytest.raises(UserError, match="odd.yaml' is (not valid YAML|nested too deeply)") as caught:
+        read_yaml(tmp_path / "odd.yaml")
+    assert "\n" not in str(caught.value)

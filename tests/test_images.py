@@ -139,7 +139,7 @@ def test_what_other_programs_would_have_to_draw_is_refused(tmp_path):
 
 def test_what_is_no_file_is_refused_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(UserError, match="pipe.png': is not a file"):
+    with pytest.raises(UserError, match="pipe.png' is not a file"):
         read_image(tmp_path / "pipe.png")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import stat
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -28,24 +31,35 @@ PROGRAMS = ("EPS", "WMF")
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read a picture file as RGB (H, W, 3), turned upright by its EXIF orientation."""
-    path = Path(path)
+    with opened(Path(path)) as image:
+        return to_rgb(image)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A picture file, header read, of a kind and size to decode; whatever fails inside is one line with its name."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"'{path}' is not a file.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            if path.exists() and not path.is_file():
-                raise UserError("is not a file.")
-            with Image.open(path) as image:
-                if image.format in PROGRAMS:
-                    raise UserError(f"{image.format} files are drawn by other programs and not read; convert it.")
-                return to_rgb(image)
-    except UserError as error:
-        raise UserError(f"'{path}': {error}") from error
+            image = Image.open(path)
+        with image:
+            if image.format in PROGRAMS:
+                raise UserError(f"'{path}': {image.format} files are drawn by other programs and not read; convert it.")
+            if fault := _size_fault(*image.size):
+                raise UserError(f"'{path}': {fault}")
+            yield image
+    except UserError:
+        raise
     except UnidentifiedImageError as error:
-        raise UserError(f"'{path}' is not a readable picture: {_one_line(error, path)}") from error
-    except OSError as error:
-        raise UserError(f"cannot read the picture '{path}': {error.strerror or _one_line(error, path)}") from error
+        empty = path.stat().st_size == 0
+        raise UserError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable picture'}.") from error
+    except Image.DecompressionBombError as error:
+        raise UserError(f"'{path}' has more than the {MAX_PIXELS} pixels that are read; scale it down.") from error
     except Exception as error:  # a broken file can raise almost anything in a decoder
-        raise UserError(f"'{path}' is not a readable picture: {_one_line(error, path)}") from error
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UserError(f"cannot read '{path}': {' '.join(text.split()).rstrip('.')}.") from error
 
 
 def to_rgb(image: Picture) -> np.ndarray:
@@ -65,13 +79,8 @@ def to_rgb(image: Picture) -> np.ndarray:
 
 
 def _from_pil(image: Image.Image) -> np.ndarray:
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise UserError(f"an image of {width} x {height} pixels is empty.")
-    if width * height > MAX_PIXELS:
-        raise UserError(f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down.")
-    if max(width, height) > MAX_SIDE:
-        raise UserError(f"{width} x {height} pixels are longer than the {MAX_SIDE} that are read; cut it into pieces.")
+    if fault := _size_fault(*image.size):
+        raise UserError(fault)
     if image.getexif().get(ORIENTATION, 1) != 1:  # otherwise it would be a copy, and large ones are read, too
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
@@ -81,6 +90,17 @@ def _from_pil(image: Image.Image) -> np.ndarray:
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # straight to RGB warns about transparency held in bytes
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _size_fault(width: int, height: int) -> str | None:
+    """Why a picture of this size is not read; None if it is."""
+    if width < 1 or height < 1:
+        return f"an image of {width} x {height} pixels is empty."
+    if width * height > MAX_PIXELS:
+        return f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down."
+    if max(width, height) > MAX_SIDE:
+        return f"{width} x {height} pixels are longer than the {MAX_SIDE} that are read; cut it into pieces."
+    return None
 
 
 def _from_wide(values: np.ndarray) -> np.ndarray:
@@ -131,8 +151,3 @@ def _to_bytes(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
         return array.astype(np.uint8)
     raise UserError(f"an image of dtype {array.dtype} must be uint8, uint16, or a float in 0..1.")
-
-
-def _one_line(error: Any, path: Path) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.replace(f"{str(path)!r}", "it")

@@ -64,6 +64,17 @@ def test_classes_yaml_names_classes_folders_and_the_ignored_value(tmp_path):
     assert dataset.read(0)[1][0, ::4].tolist() == [255, 0, 1, 255]
 
 
+def test_classes_may_have_any_mask_values(tmp_path):
+    folder(tmp_path, NAMES, [0, 255])
+    (tmp_path / "classes.yaml").write_text("names: [background, leaf]\nvalues: [0, 255]\n")
+    dataset = create_dataset("folder", tmp_path, "train")
+    assert dataset.classes == ("background", "leaf")
+    assert dataset.read(0)[1][0, ::8].tolist() == [0, 1]
+    save(tmp_path / "masks" / f"{dataset.name_of(0)}.png", stripes([0, 7]))
+    with pytest.raises(UserError, match=r"holds 7 \(96 pixels\); folder has 2 classes, in mask values 0, 255\.$"):
+        dataset.read(0)
+
+
 COLOURS = {"names": "[road, sky]", "colours": "[[128, 0, 0], [0, 0, 255]]", "ignore": "[0, 0, 0]"}
 
 
@@ -118,6 +129,10 @@ def test_colour_masks_without_colours_say_what_to_do(tmp_path):
         ("names: [yes, no]", "is not of type"),
         ("names: [a, b]\ncolours: [[1, 2, 3]]", "2 names but 1 colours"),
         ("names: [a, b]\ncolours: [[1, 2, 3], [1, 2, 3]]", "one colour to two classes"),
+        ("names: [a, b]\nvalues: [1]", "2 names but 1 values"),
+        ("names: [a, b]\nvalues: [1, 1]", "one mask value to two classes"),
+        ("names: [a, b]\nvalues: [0, 1]\nignore: 1", "or to a class and 'ignore'"),
+        ("names: [a]\nvalues: [256]", "outside 0..255"),
         ("names: [a]\ncolours: [[1, 2, 300]]", "outside 0..255"),
         ("names: [a]\nignore: 256", "outside 0..255"),
         ("names: [a]\nmasks: ../../elsewhere", "not inside"),

@@ -35,7 +35,9 @@ class ClassesFile:
     """What `classes.yaml` may say."""
 
     names: tuple[str, ...]
-    """Class names; the first is mask value 0, the next 1, and so on."""
+    """Class names; the first is mask value 0, the next 1, and so on, unless `values` says otherwise."""
+    values: tuple[int, ...] | None = None
+    """Mask value of each class, such as 0 and 255 for masks in black and white."""
     colours: tuple[tuple[int, int, int], ...] | None = None
     """RGB of each class, for pictures; with it masks may be colour pictures (RGB) in these colours."""
     ignore: int | tuple[int, int, int] | None = None
@@ -115,8 +117,9 @@ class Folder(FileDataset):
         self._coded = {_code(colour): label for label, colour in enumerate(given.colours or ())}
         if isinstance(given.ignore, tuple):
             self._coded[_code(given.ignore)] = IGNORE
-        values = [value for value in range(256) if value != given.ignore][: len(given.names)]
-        self.meaning = _meaning(values, given.ignore if isinstance(given.ignore, int) else IGNORE)
+        counted = [value for value in range(256) if value != given.ignore][: len(given.names)]
+        ignore = given.ignore if isinstance(given.ignore, int) else IGNORE
+        self.meaning = _meaning(list(given.values or counted), ignore)
 
     def _discover(self, masks: list[Path]) -> None:
         with ThreadPoolExecutor() as pool:
@@ -142,13 +145,17 @@ def read_classes(path: Path) -> ClassesFile:
         raise UserError(f"'{path}' must give 1 to {WRONG} class names, each once, not {len(given.names)}.")
     if given.colours is not None and len(given.colours) != len(given.names):
         raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.colours)} colours.")
+    if given.values is not None and len(given.values) != len(given.names):
+        raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.values)} values.")
+    if given.values is not None and len({*given.values, given.ignore}) <= len(given.values):
+        raise UserError(f"'{path}' gives one mask value to two classes, or to a class and 'ignore'.")
     every = [*(given.colours or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
     if len(set(every)) < len(every):
         raise UserError(f"'{path}' gives one colour to two classes, or to a class and 'ignore'.")
-    if isinstance(given.ignore, int):
-        every.append((given.ignore,) * 3)
+    numbers = [*(given.values or ()), *([given.ignore] if isinstance(given.ignore, int) else [])]
+    every += [(number,) * 3 for number in numbers]
     if any(not 0 <= part <= 255 for colour in every for part in colour):
-        raise UserError(f"'{path}' holds a colour or ignore value outside 0..255.")
+        raise UserError(f"'{path}' holds a colour or value outside 0..255.")
     if given.colour_masks and not given.colours:
         raise UserError(f"'{path}' says colour_masks but gives no 'colours'.")
     for folder in (given.images, given.masks):

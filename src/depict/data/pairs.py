@@ -9,18 +9,18 @@ the turned image.
 from __future__ import annotations
 
 import contextlib
-import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
-from depict.images import MAX_PIXELS, to_rgb
+from depict.images import opened as open_picture
+from depict.images import to_rgb
 
 if TYPE_CHECKING:
     import torch
@@ -122,9 +122,12 @@ class FileDataset(Dataset):
             found = np.unique(mask[labels == WRONG], return_counts=True)
             listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
             known = [value for value, label in enumerate(meaning) if label < WRONG]
+            whole = known == list(range(known[0], known[-1] + 1))
+            where = f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
+            void = f", and {IGNORE} for ignored pixels" if table[IGNORE] == IGNORE else ""
             raise DataError(
                 f"the mask '{path}' holds {listed}; {self.name} has {len(self.classes)} classes, "
-                f"in mask values {known[0]} to {known[-1]}, and {IGNORE} for ignored pixels.",
+                f"in mask values {where}{void}.",
                 "labels",
             )
         return labels
@@ -204,24 +207,14 @@ def check_mask(path: Path, image: Image.Image) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """A picture file, header read and size within bounds; whatever fails inside is one line with its name."""
+    """As `images.opened`; what it has against a file is a fault of the data."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DataError(f"'{path}' is not a file.")
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DataError(f"'{path}' is {image.width}x{image.height}: too large (limit {MAX_PIXELS} pixels).")
+        with open_picture(path) as image:
             yield image
     except DataError:
         raise
     except UserError as error:
-        raise DataError(f"'{path}': {error}") from error
-    except UnidentifiedImageError as error:
-        empty = path.stat().st_size == 0
-        raise DataError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable picture'}.") from error
-    except Exception as error:  # a broken file can raise almost anything in a decoder
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error).split(", ")[-1]
-        raise DataError(f"cannot read '{path}': {' '.join(text.split())}.") from error
+        raise DataError(str(error)) from error
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
