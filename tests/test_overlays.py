@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from depict import overlays
-from depict.overlays import PAPER, draw_legend, label_picture, label_shares, overlay
+from depict.overlays import PAPER, coloured, draw_legend, label_picture, label_shares, overlay
 
 PALETTE = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
 CLASSES = ("red", "green", "blue")
@@ -60,6 +60,7 @@ def test_bands_of_any_height_give_the_same_overlay_and_shares(height, width, see
     labels = random.choice(np.array([0, 1, 2, 255], np.uint8), (height, width))
     shares = {index: float((labels == index).mean()) for index in (0, 2)}
     whole = np.asarray(overlay(image, labels, CLASSES, PALETTE, shares))
+    np.testing.assert_array_equal(coloured(image, labels, PALETTE), whole[:height, :width])
     was = overlays.BAND
     try:
         overlays.BAND = 3 * width

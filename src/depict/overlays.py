@@ -49,15 +49,27 @@ def overlay(
     height, width = labels.shape
     legend = draw_legend(width, classes, palette, shares)
     canvas = np.full((height + legend.height, legend.width, 3), PAPER, np.uint8)
-    colours = np.zeros((np.iinfo(labels.dtype).max + 1, 3), np.uint16)
-    colours[: len(palette)] = np.array(palette, np.uint16) * COLOUR
-    for start, stop in _row_bands(height, width):
-        canvas[start:stop, :width] = _coloured(image, labels, start, stop, colours, len(palette))
+    _paint(canvas[:height, :width], image, labels, palette)
     canvas[height:] = np.asarray(legend)
     return Image.fromarray(canvas)
 
 
-def _coloured(
+def coloured(image: np.ndarray, labels: np.ndarray, palette: Sequence[Colour]) -> np.ndarray:
+    """The overlay without its legend: image (H, W, 3) and labels (H, W), uint8 or uint16, to uint8 (H, W, 3)."""
+    canvas = np.empty_like(image)
+    _paint(canvas, image, labels, palette)
+    return canvas
+
+
+def _paint(canvas: np.ndarray, image: np.ndarray, labels: np.ndarray, palette: Sequence[Colour]) -> None:
+    """Fill the canvas (H, W, 3) with the overlay, band by band."""
+    colours = np.zeros((np.iinfo(labels.dtype).max + 1, 3), np.uint16)
+    colours[: len(palette)] = np.array(palette, np.uint16) * COLOUR
+    for start, stop in _row_bands(*labels.shape):
+        canvas[start:stop] = _band(image, labels, start, stop, colours, len(palette))
+
+
+def _band(
     image: np.ndarray, labels: np.ndarray, start: int, stop: int, colours: np.ndarray, classes: int
 ) -> np.ndarray:
     """Rows `start` to `stop` of the overlay, uint8 (stop - start, W, 3)."""
@@ -92,7 +104,7 @@ def draw_legend(
     for place, index in enumerate(present[:ENTRIES]):
         x, y = gap + place // rows * column, gap + place % rows * line
         draw.rectangle((x, y, x + size, y + size), palette[index], outline=INK)
-        text = _shortened(names[index], f"  {100 * shares[index]:.1f} %", font, column - line - gap)
+        text = shortened(names[index], font, column - line - gap, f"  {100 * shares[index]:.1f} %")
         draw.text((x + line, y + size / 2), text, INK, font, anchor="lm")
     return sheet
 
@@ -109,7 +121,8 @@ def _row_bands(height: int, width: int) -> Iterator[tuple[int, int]]:
     return bands(height, max(1, BAND // width))
 
 
-def _shortened(text: str, end: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+def shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float, end: str = "") -> str:
+    """`text` and `end`, the text cut so that both are at most so many pixels wide."""
     short = text
     while len(short) > 1 and font.getlength(short + end) > width:
         short = short[:-2] + "…"

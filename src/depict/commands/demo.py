@@ -99,8 +99,8 @@ def draw(models: dict[str, SegmentationModel], path: Path) -> None:
     from matplotlib.patches import Patch
 
     from depict.data.scenes import Scenes
-    from depict.data.show import overlay
     from depict.files import atomic_path
+    from depict.overlays import coloured
 
     scenes = Scenes(None, "val", size=(192, 256))
     names = ["scene", "truth", *models]
@@ -108,8 +108,8 @@ def draw(models: dict[str, SegmentationModel], path: Path) -> None:
     for column, index in enumerate(SHOWN):
         image, truth = scenes.read(index)
         pixels = image.permute(1, 2, 0).numpy()
-        pictures = [pixels, overlay(pixels, truth.numpy(), scenes.palette)]
-        pictures += [overlay(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
+        pictures = [pixels, coloured(pixels, truth.numpy(), scenes.palette)]
+        pictures += [coloured(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
         for row, picture in enumerate(pictures):
             axes[row, column].imshow(picture)
             axes[row, column].set(xticks=[], yticks=[])

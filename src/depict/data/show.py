@@ -10,9 +10,10 @@ from PIL import Image, ImageDraw, ImageFont
 from depict.data.dataset import IGNORE, Dataset
 from depict.data.transforms import Augmentation, sample_generator
 from depict.files import atomic_path
+from depict.overlays import INK, PAPER, coloured, shortened
 
 COLUMNS, ROWS, TILE, GAP, MARGIN = 3, 4, 224, 6, 28
-PAPER, INK, FAINT = (250, 250, 248), (32, 33, 36), (120, 122, 128)
+FAINT = (120, 122, 128)
 LEGEND_ROW = 24
 
 
@@ -37,8 +38,8 @@ def draw_samples(dataset: Dataset, path: Path, seed: int = 0) -> None:
         x = MARGIN + number % COLUMNS * (pair + 3 * GAP)
         y = top + number // COLUMNS * (TILE + caption + GAP)
         sheet.paste(_tile(image, recipe.crop), (x, y))
-        sheet.paste(_tile(overlay(image, labels, dataset.palette), recipe.crop), (x + TILE + GAP, y))
-        draw.text((x, y + TILE + 3), _shortened(name, small, pair), FAINT, small)
+        sheet.paste(_tile(coloured(image, labels, dataset.palette), recipe.crop), (x + TILE + GAP, y))
+        draw.text((x, y + TILE + 3), shortened(name, small, pair), FAINT, small)
     y = height - MARGIN - legend_rows * LEGEND_ROW
     total = max(1, int(counts.sum()))
     entries = [(dataset.classes[label], dataset.palette[label], counts[label]) for label in present]
@@ -48,7 +49,7 @@ def draw_samples(dataset: Dataset, path: Path, seed: int = 0) -> None:
         draw.rectangle(box, colour or PAPER, outline=colour or FAINT)
         if colour is None:
             draw.line((x, line + 19, x + 16, line + 3), FAINT)
-        draw.text((x + 24, line + 3), _shortened(f"{name}  {100 * count / total:.1f} %", small, 200), INK, small)
+        draw.text((x + 24, line + 3), shortened(name, small, 200, f"  {100 * count / total:.1f} %"), INK, small)
     with atomic_path(path) as temporary:
         sheet.save(temporary, format="PNG")
 
@@ -67,30 +68,9 @@ def _augmented(dataset: Dataset, seed: int) -> list[tuple[str, np.ndarray, np.nd
     return samples
 
 
-def overlay(image: np.ndarray, labels: np.ndarray, palette: tuple[tuple[int, int, int], ...]) -> np.ndarray:
-    """Image (H, W, 3) under the colours of its labels (H, W), with dark borders; ignored pixels stay, greyed."""
-    colours = np.zeros((256, 3), np.float32)
-    colours[: len(palette)] = palette
-    ignored = labels == IGNORE
-    mixed = 0.4 * image + 0.6 * colours[labels]
-    grey = image.mean(2, keepdims=True)
-    mixed = np.where(ignored[..., None], 0.35 * grey + 0.65 * 235, mixed)
-    border = np.zeros_like(ignored)
-    border[1:] |= labels[1:] != labels[:-1]
-    border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
-    mixed[border] *= 0.35
-    return mixed.astype(np.uint8)
-
-
 def _tile(picture: np.ndarray, crop: int) -> Image.Image:
     """Scale so that a whole crop fills the tile; smaller ones leave the padding visible."""
     tile = Image.new("RGB", (TILE, TILE), (228, 228, 226))
     size = (max(1, picture.shape[1] * TILE // crop), max(1, picture.shape[0] * TILE // crop))
     tile.paste(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS), (0, 0))
     return tile
-
-
-def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    while len(text) > 1 and font.getlength(text) > width:
-        text = text[:-2] + "…"
-    return text
