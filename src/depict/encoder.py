@@ -229,9 +229,15 @@ def _build(name: str, **options: Any) -> Any:
 
 
 def _hub_state(name: str) -> dict[str, Tensor]:
+    from depict.interchange.hub import no_answer
+
     client = logging.getLogger("huggingface_hub")
     loud, client.disabled = client.disabled, True  # it tells of each of its tries; one line at the end is enough
     try:
+        repository = timm.get_pretrained_cfg_value(name, "hf_hub_id")
+        silence = no_answer(repository) if repository else None
+        if silence and not _is_kept(repository):
+            raise silence
         return timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     except Exception as error:  # whatever the hub client, the network or the disk raises
         raise UserError(
@@ -240,6 +246,18 @@ def _hub_state(name: str) -> dict[str, Tensor]:
         ) from error
     finally:
         client.disabled = loud
+
+
+def _is_kept(repository: str) -> bool:
+    """Whether the hub's cache on this machine holds anything of a repository, whichever files."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        snapshot_download(repository, local_files_only=True, allow_patterns=[])
+    except LocalEntryNotFoundError:
+        return False
+    return True
 
 
 def _short(error: BaseException) -> str:

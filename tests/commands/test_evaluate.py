@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import depict
 from depict.cli import main
 from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
 from depict.model import SegmentationModel
@@ -66,6 +68,24 @@ def test_multiscale_and_another_split_go_to_files_of_their_own(run):
     assert found["protocol"]["flip"]
     assert found["protocol"]["side"] == 40
     assert len(found["images"]) == 1
+
+
+def test_another_folder_has_a_result_of_its_own(run, tmp_path):
+    assert main(["evaluate", str(run)]) == 0
+    own = (run / "evaluation.json").read_bytes()
+    trained = depict.load(run).config.data.root
+    shutil.copytree(trained, tmp_path / "test photos")
+    (tmp_path / "test photos/images/val/é 4.png").unlink()
+    assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos"), "--multiscale"]) == 0
+    assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos")]) == 0
+    found = json.loads((run / "evaluation_test photos.json").read_text())
+    assert (found["data"], found["root"], len(found["images"])) == ("folder", "test photos", 4)
+    assert len(json.loads((run / "evaluation_test photos_multiscale.json").read_text())["images"]) == 4
+    assert (run / "evaluation.json").read_bytes() == own
+    (tmp_path / "link").symlink_to(trained)
+    (run / "evaluation.json").unlink()
+    assert main(["evaluate", str(run), "--root", str(tmp_path / "link")]) == 0  # the training's folder by another way
+    assert (run / "evaluation.json").read_bytes() == own
 
 
 def test_pictures_show_the_prediction_in_class_colours_and_where_it_is_wrong(run, tmp_path):

@@ -25,6 +25,8 @@ def run(tmp_path):
     (tmp_path / "run" / "evaluation.json").write_text(json.dumps(result))
     result = {"miou": 0.45, "data": "scenes", "split": "val", "classes": []}
     (tmp_path / "run" / "evaluation_multiscale_side64.json").write_text(json.dumps(result))
+    result |= {"data": "folder", "root": "test photos", "miou": 0.46}
+    (tmp_path / "run" / "evaluation_folder_test photos.json").write_text(json.dumps(result))
     return tmp_path / "run"
 
 
@@ -83,6 +85,7 @@ def test_the_card_tells_what_the_model_is(run):
     for told in (
         "| mIoU, scenes val | 43.21 % |",
         "| mIoU, scenes val, multiscale, side64 | 45.00 % |",
+        "| mIoU, folder test photos val | 46.00 % |",
         "`depict_sa` (layers 1, heads 3, head_dim 100, dropout 0.0, ",
         f"{decoder / 1e6:.3f} M parameters",
         "| 0 | sky | `#",
@@ -97,7 +100,8 @@ def test_the_card_tells_what_the_model_is(run):
 def test_a_card_without_an_evaluation_says_no_score(run):
     from depict.interchange.hub import model_card
 
-    (run / "evaluation_multiscale_side64.json").unlink()
+    for other in run.glob("evaluation_*.json"):
+        other.unlink()
     for content in (None, "{", '{"miou": null}', "[]"):
         (run / "evaluation.json").unlink(missing_ok=True)
         if content:

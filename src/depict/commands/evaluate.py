@@ -15,6 +15,7 @@ from depict.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from depict.config import DataConfig
     from depict.data.dataset import Colour, Dataset
 
 WRONG = (255, 64, 32)
@@ -36,7 +37,7 @@ def main(
     """Evaluate a trained model: mIoU, mAcc, aAcc, boundary IoU and the table of classes.
 
     Prints them and writes them beside the run with the confusion matrix and the scores of each image, as
-    evaluation.json, or evaluation_multiscale.json; with another data set or split their names are added. Under
+    evaluation.json, or evaluation_multiscale.json; another data set, folder or split adds its name. Under
     torchrun the images are shared out among the processes.
 
     Args:
@@ -79,13 +80,28 @@ def main(
         result = evaluate(model, dataset, protocol, rank, world, progress=True, watch=keep, batch=batch)
         if rank == 0:
             print(result)
-            unusual = {name: name != trained.name, split: split != "val", "multiscale": multiscale}
-            unusual |= {f"side{side}": side is not None, f"stride{stride}": stride is not None}
-            path = beside(run) / ("_".join(["evaluation", *(word for word, told in unusual.items() if told)]) + ".json")
+            place = _place(name, root, trained)
+            words = [
+                "evaluation",
+                name * (name != trained.name),
+                place,
+                split * (split != "val"),
+                "multiscale" * multiscale,
+            ]
+            words += [f"side{side}" * (side is not None), f"stride{stride}" * (stride is not None)]
+            path = beside(run) / f"{'_'.join(filter(None, words))}.json"
             about = {"data": name, "split": split, "protocol": dataclasses.asdict(protocol), "processes": world}
+            about |= {"root": place} if place else {}
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))
     return 0
+
+
+def _place(name: str, root: Path | None, trained: DataConfig) -> str:
+    """The name of the root if it is another folder than that of the training, since any of them is called 'folder'."""
+    if name != "folder" or root is None or (trained.root and trained.root.resolve() == root.resolve()):
+        return ""
+    return root.resolve().name
 
 
 def save_pictures(
@@ -103,14 +119,14 @@ def save_pictures(
 
     from depict.data.dataset import IGNORE
     from depict.files import atomic_path
+    from depict.overlays import label_picture
 
     labels, pixels = prediction.numpy(), image.permute(1, 2, 0).numpy()
-    coloured = Image.fromarray(labels.astype(np.uint8))
-    coloured.putpalette([value for colour in palette for value in colour])
+    predicted = label_picture(labels.astype(np.uint8), palette)
     right = (0.4 * pixels).astype(np.uint8)
     wrong = (0.3 * pixels + 0.7 * np.array(WRONG)).astype(np.uint8)
     known, hit = truth.numpy() != IGNORE, truth.numpy() == labels
     errors = np.where(known[..., None], np.where(hit[..., None], right, wrong), np.array(VOID, np.uint8))
-    for part, picture in (("predictions", coloured), ("errors", Image.fromarray(errors))):
+    for part, picture in (("predictions", predicted), ("errors", Image.fromarray(errors))):
         with atomic_path(folder / part / f"{dataset.name_of(index)}.png") as temporary:
             picture.save(temporary, "png")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PREFIX = "hf-hub:"
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
+PATIENCE = 5.0
+"""Seconds to wait for the hub's first answer."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -32,12 +34,35 @@ def local_run(run: str | Path) -> Path:
     _check(name)
     from huggingface_hub import snapshot_download
 
+    silence = no_answer(name)
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[CONFIG, WEIGHTS]))
+        folder = snapshot_download(
+            name,
+            revision=revision or None,
+            allow_patterns=[CONFIG, WEIGHTS],
+            local_files_only=silence is not None,
+        )
+        return Path(folder)
     except Exception as error:  # whatever the hub's client, the network or the disk raises
-        raise UserError(
-            f"cannot get '{name}' from the hub: {_one_line(error)} Is the name right, and are you logged in?"
-        ) from error
+        way_out = "It is not kept here either." if silence else "Is the name right, and are you logged in?"
+        raise UserError(f"cannot get '{name}' from the hub: {_one_line(silence or error)} {way_out}") from error
+
+
+def no_answer(name: str) -> Exception | None:
+    """Why the hub cannot be asked for the repository `name`; None if it answers, be it with a refusal.
+
+    One short try: left alone, its client goes on for more than a minute per file when there is no network.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(name, timeout=PATIENCE)
+    except HfHubHTTPError:
+        return None
+    except Exception as error:  # the client's, that of its HTTP library, or its offline mode
+        return error
+    return None
 
 
 def beside(run: str | Path) -> Path:
@@ -130,7 +155,8 @@ def _results(run: Path) -> dict[str, dict[str, Any]]:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # not an evaluation, or one without a valid pixel
         how = re.findall(r"multiscale|side\d+|stride\d+", path.stem)
-        results[", ".join([f"{_cell(result.get('data'))} {_cell(result.get('split'))}", *how])] = result
+        data = " ".join(_cell(result[key]) for key in ("data", "root", "split") if result.get(key))
+        results[", ".join([data, *how])] = result
     return results
 
 
