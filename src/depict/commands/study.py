@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     """Read `--config`, or the study that is in `--out`, first: its settings are the defaults of all other flags."""
+    if arguments[:1] == ["perturbation"]:
+        return tyro.cli(perturbation, prog="depict study perturbation", args=arguments[1:])
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--out", type=Path)
     known, _ = early.parse_known_args(arguments)
@@ -45,6 +47,8 @@ def run(arguments: list[str]) -> int:
         decoders: any decoders. All of them over any seeds, with the settings of a training. Each training is a run in
         OUT/cells; results.json, results.md, results.png and results.svg are written after each. A study may grow: name
         more seeds, decoders or sizes. Its settings may be left out in later calls.
+
+        There is a fourth study, of trained runs under perturbation: see `depict study perturbation --help`.
 
         Args:
             study: The kind of study.
@@ -79,6 +83,42 @@ def run(arguments: list[str]) -> int:
         return 0
 
     return tyro.cli(main, prog="depict study", args=arguments)
+
+
+def perturbation(
+    runs: tyro.conf.Positional[tuple[str, ...]] = (),
+    *,
+    out: Path,
+    seeds: tuple[int, ...] | None = None,
+    sigmas: tuple[float, ...] | None = None,
+    data: str | None = None,
+    root: Path | None = None,
+    limit: int | None = None,
+    device: str | None = None,
+) -> int:
+    """Perturb the decoders of trained runs and evaluate them: the paper's robustness table and curve.
+
+    The four perturbations are P O_K, P'_h O_M (an identity), Ortho(P'_h), and noise on every parameter of the decoder
+    with sigma read as variance and as standard deviation. Runs are read and never changed. results.md, .json, .csv,
+    .png and .svg are written after each run; the same command does what is missing, and more runs may be named.
+
+    Args:
+        runs: Folders of runs, or hf-hub:user/name; in later calls only those to add.
+        out: Folder of the study.
+        seeds: Seeds of the perturbations; by default 0 1 2.
+        sigmas: Levels of noise; by default 1e-4 1e-3 1e-2 1e-1.
+        data: Data set whose validation images are segmented; by default the one that the first run was trained on.
+        root: Folder in which it lies; by default that of each run's training.
+        limit: Use so many of the images only, the same for all runs.
+        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+    """
+    from depict.devices import find_device
+    from depict.studies import perturbation as study
+
+    asked = study.open_study(out, runs, data, root, limit, seeds, sigmas)
+    print(study.run(asked, out, find_device(device, 0)))
+    print(f"written: {out / 'results.md'}, .json, .csv, .png and .svg")
+    return 0
 
 
 def _forecast(planned: list[Planned]) -> str:

@@ -1,0 +1,187 @@
+"""`depict pca`: PCA as segmenter on the embeddings of any ViT, with no training."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from depict.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    Cells = tuple[float, float]
+
+ENCODER = "vit_small_patch14_dinov2.lvd142m"
+LARGEST_RATIO = 4.0
+"""Longer pictures are made smaller than --side."""
+
+
+def main(
+    image: tyro.conf.Positional[Path],
+    encoder: str | None = None,
+    pretrained: Annotated[str, tyro.conf.arg(name="encoder.pretrained")] = "True",
+    run: str | None = None,
+    directions: int = 10,
+    centred: bool = True,
+    side: int = 448,
+    out: Path | None = None,
+    device: str | None = None,
+) -> int:
+    """Segment a picture by the principal directions of its patch embeddings, and by k-means beside it.
+
+    Each patch goes to the direction with the largest |u·z|. The picture shows the input, the patches by direction and
+    by cluster with the share of each, and the first three components as red, green and blue. With a run, the same is
+    shown after its decoder's last step that moves the patches, too. The shares are written as JSON beside it.
+
+    Args:
+        image: The picture.
+        encoder: Any plain ViT of timm, by its timm name; by default vit_small_patch14_dinov2.lvd142m.
+        pretrained: True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights.
+        run: Take the encoder, and the decoder, of this run instead.
+        directions: Number of principal directions, and of clusters.
+        centred: Take the mean off first.
+        side: Short edge that the picture is resized to, in pixels; with a run it is the run's own.
+        out: PNG file to write; by default NAME-pca.png in the current folder.
+        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+    """
+    from depict.devices import find_device
+    from depict.files import atomic_path, write_json
+    from depict.images import read_image
+
+    path = out or Path(f"{image.stem}-pca.png")
+    if path.suffix.lower() != ".png":
+        raise UserError(f"--out takes a file that ends in .png, not '{path}'.")
+    if run is not None and (encoder is not None or pretrained != "True"):
+        raise UserError("give --encoder or --run, not both: a run has its own encoder.")
+    if directions < 1 or side < 1:
+        raise UserError(f"--directions and --side must be at least 1, not {directions} and {side}.")
+    picture = read_image(image)
+    place = find_device(device, 0)
+    if run is None:
+        name = encoder or ENCODER
+        found, grid, cells = encode(picture, name, pretrained, side, place)
+        source = {"encoder": name, "pretrained": pretrained}
+    else:
+        found, grid, cells = unroll(picture, run, place)
+        source = {"run": run}
+    patches = math.prod(grid)
+    if directions > patches:
+        raise UserError(f"--directions must be at most {patches}, the patches of the picture, not {directions}.")
+    maps = {name: segment(Z, grid, directions, centred) for name, Z in found.items()}
+    with atomic_path(path) as temporary:
+        draw(picture, maps, cells).savefig(temporary, format="png", dpi=130)
+    about = {"image": str(image), **source, "directions": directions, "centred": centred, "grid": list(grid)}
+    facts = {name: {key: part for key, part in one.items() if key != "maps"} for name, one in maps.items()}
+    write_json(path.with_suffix(".json"), about | {"embeddings": facts})
+    print(f"written: {path} and {path.with_suffix('.json')} ({grid[0]} x {grid[1]} patches)")
+    return 0
+
+
+def encode(
+    picture: np.ndarray, name: str, pretrained: str, side: int, device: str
+) -> tuple[dict[str, np.ndarray], tuple[int, int], Cells]:
+    """Z0 (N, D) of an encoder of timm, the grid, and how many rows and columns of patches the picture covers."""
+    import torch
+    import torch.nn.functional as F
+    from torchvision.transforms.v2 import functional
+
+    from depict.bands import resized_size
+    from depict.encoder import Encoder
+
+    size = resized_size(picture.shape[0], picture.shape[1], side, LARGEST_RATIO)
+    weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
+    vit = Encoder(name, size, weights).to(device).eval()
+    pixels = torch.tensor(picture, device=device).permute(2, 0, 1)[None]
+    pixels = functional.resize(pixels, list(size), functional.InterpolationMode.BILINEAR, antialias=True)
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (vit.mean, vit.std))
+    below, right = (-length % patch for length, patch in zip(size, vit.patch_size, strict=True))
+    with torch.inference_mode():
+        Z0, grid = vit(F.pad((pixels / 255 - mean) / std, (0, right, 0, below)))
+    return {"Z0": Z0[0].cpu().numpy()}, grid, (size[0] / vit.patch_size[0], size[1] / vit.patch_size[1])
+
+
+def unroll(picture: np.ndarray, run: str, device: str) -> tuple[dict[str, np.ndarray], tuple[int, int], Cells]:
+    """Z0 and Z_L1 (N, D) of a run, the grid, and the rows and columns of patches that the picture covers."""
+    import depict
+    from depict.analysis.principal import stages
+
+    model = depict.load(run).to(device)
+    trace = model.unroll(picture)
+    size = model.protocol().layout(picture.shape[0], picture.shape[1], 1.0).size
+    cells = (size[0] / model.patch_size[0], size[1] / model.patch_size[1])
+    found = list(stages(trace).values())
+    return {"Z0": found[0]} | ({"Z_L1": found[-1]} if len(found) > 1 else {}), trace.grid, cells
+
+
+def segment(Z: np.ndarray, grid: tuple[int, int], directions: int, centred: bool) -> dict[str, Any]:
+    """Patches by direction, by cluster and by their first three components; shares as plain values."""
+    import numpy as np
+
+    from depict.analysis.partitions import segments
+    from depict.analysis.principal import kmeans_segments, pca_segments, principal_directions
+
+    U, energy = principal_directions(Z, directions, centred)
+    maps = {"PCA": pca_segments(Z, directions, centred), "k-means": kmeans_segments(Z, directions)}
+    three = (Z - Z.mean(0)) @ principal_directions(Z, 3, centred=True)[0].T
+    low, high = np.percentile(three, (1, 99), axis=0)
+    colours = ((three - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    colours = np.pad(colours, ((0, 0), (0, 3 - colours.shape[1])))
+    everywhere = np.ones(grid, bool)
+    return {
+        "dimension": Z.shape[1],
+        "energy": energy.tolist(),
+        "shares": {name: (np.bincount(one, minlength=len(U)) / len(Z)).tolist() for name, one in maps.items()},
+        "segments": {name: segments(one.reshape(grid), everywhere) for name, one in maps.items()},
+        "maps": {name: one.reshape(grid) for name, one in maps.items()} | {"components": colours.reshape(*grid, 3)},
+    }
+
+
+def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) -> Figure:
+    """A row for each kind of embeddings: input, directions, clusters, components; shares as bars below."""
+    from matplotlib.figure import Figure
+
+    from depict.analysis.principal import on_pixels, paint
+    from depict.data.dataset import spread_palette
+
+    size = (picture.shape[0], picture.shape[1])
+    width = 3.0
+    height = min(6.0, max(0.6, width * size[0] / size[1]))
+    figure = Figure(figsize=(4 * width, len(found) * (height + 0.75)), layout="constrained")
+    axes = figure.subplots(2 * len(found), 4, height_ratios=[height, 0.25] * len(found), squeeze=False)
+    for number, (name, one) in enumerate(found.items()):
+        count = len(one["energy"])
+        colours = dict(enumerate(spread_palette(max(count, *(len(s) for s in one["shares"].values())))))
+        above, below = axes[2 * number], axes[2 * number + 1]
+        label = name.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$")
+        panels = {
+            "input": picture,
+            f"PCA on {label}: {count} directions": on_pixels(paint(one["maps"]["PCA"], colours), size, cells),
+            f"k-means on {label}": on_pixels(paint(one["maps"]["k-means"], colours), size, cells),
+            f"first three components of {label}": on_pixels(one["maps"]["components"], size, cells),
+        }
+        for place, (title, panel) in zip(above, panels.items(), strict=True):
+            place.imshow(panel, interpolation="nearest")
+            place.set_title(title, fontsize=10)
+            place.set_axis_off()
+        for place in below:
+            place.set_axis_off()
+        for place, shares in zip(below[1:3], one["shares"].values(), strict=True):
+            _bar(place, shares, colours)
+    return figure
+
+
+def _bar(axes: Axes, shares: list[float], colours: dict[int, tuple[int, int, int]]) -> None:
+    """Shares of the patches as one bar, the number of each part in it where there is room."""
+    left = 0.0
+    for part, share in enumerate(shares):
+        axes.barh(0, share, left=left, color=[value / 255 for value in colours[part]], edgecolor="white", lw=0.5)
+        if share >= 0.06:
+            axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", fontsize=7)
+        left += share
+    axes.set_xlim(0, 1)

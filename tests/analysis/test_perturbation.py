@@ -1,0 +1,238 @@
+"""Perturbed copies of decoders: what each perturbation does, and what it must not."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from depict.analysis.perturbation import (
+    MIX,
+    NOISE,
+    NONE,
+    ORTHO,
+    READINGS,
+    ROTATE,
+    Change,
+    Perturbation,
+    Tally,
+    deviation,
+    find,
+    orthonormal,
+    perturbed,
+    plan,
+    predict_with,
+    summarise,
+)
+from depict.analysis.running import look
+from depict.data.scenes import Scenes
+from depict.decoders import create_decoder
+from depict.evaluation import evaluate, protocol_for
+from depict.operators import SubspaceAttention
+from tiny_model import tiny_model
+
+ATTENTIVE = ["depict_sa", "depict_ca", "segmenter"]
+
+
+def made(name, dim=48):
+    """A decoder with 2 heads in float64, whose biases are not zero, so that nothing hides behind them."""
+    options = {"heads": 2} if name == "segmenter" else {"heads": 2, "head_dim": 10}
+    decoder = create_decoder(name, dim, 5, layers=2, **options).double().eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return decoder
+
+
+def masks(decoder, dim=48):
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        return decoder(torch.randn(2, 12, dim, dtype=torch.float64, generator=generator), (3, 4))
+
+
+@pytest.mark.parametrize("name", ATTENTIVE)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_orthogonal_change_within_heads_leaves_the_masks_as_they_are(name, seed):
+    decoder = made(name)
+    changed = perturbed(decoder, Change(ROTATE, seed))
+    assert any((a != b).any() for a, b in zip(decoder.parameters(), changed.parameters(), strict=True))
+    torch.testing.assert_close(masks(changed), masks(decoder), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ATTENTIVE)
+@pytest.mark.parametrize("change", [Change(MIX, 0), Change(ORTHO), Change(NOISE, 0, 0.1)])
+def test_the_other_changes_do_change_the_masks(name, change):
+    decoder = made(name)
+    assert (masks(perturbed(decoder, change)) - masks(decoder)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", [*ATTENTIVE, "linear"])
+def test_the_decoder_itself_stays_bit_for_bit(name):
+    model = tiny_model(name)
+    before = copy.deepcopy(model.state_dict())
+    for change in plan(model.decoder, (0, 1), (1e-2,)):
+        perturbed(model.decoder, change)
+    after = model.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(p.requires_grad for p in model.decoder.parameters())
+
+
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
+def test_mixing_keeps_the_gram_matrix_over_dimensions_and_mixes_heads(name):
+    decoder = made(name)
+    changed = perturbed(decoder, Change(MIX, 3))
+    pairs = [
+        (a.P, b.P)
+        for a, b in zip(decoder.modules(), changed.modules(), strict=True)
+        if isinstance(a, SubspaceAttention)
+    ]
+    assert len(pairs) == (2 if name == "depict_sa" else 5)
+    for P, mixed in pairs:
+        torch.testing.assert_close(mixed.T @ mixed, P.T @ P)
+        assert (mixed[:10].T @ mixed[:10] - P[:10].T @ P[:10]).abs().max() > 1e-3
+
+
+def test_orthonormal_rows_have_the_same_span():
+    P = torch.randn(3, 4, 9, dtype=torch.float64)
+    Q = orthonormal(P)
+    torch.testing.assert_close(Q @ Q.mT, torch.eye(4, dtype=torch.float64).expand(3, 4, 4))
+    torch.testing.assert_close(P @ Q.mT @ Q, P)
+    torch.testing.assert_close(orthonormal(Q), Q)
+
+
+def test_ortho_makes_every_head_orthonormal_and_any_such_basis_is_the_same_function():
+    decoder = made("depict_sa")
+    changed = perturbed(decoder, Change(ORTHO))
+    for part in changed.modules():
+        if isinstance(part, SubspaceAttention):
+            heads = part.bases()
+            torch.testing.assert_close(heads @ heads.mT, torch.eye(10, dtype=torch.float64).expand(2, 10, 10))
+    other = copy.deepcopy(decoder)
+    with torch.no_grad():
+        for part in other.modules():
+            if isinstance(part, SubspaceAttention):
+                part.P.copy_(torch.linalg.qr(part.bases().mT).Q.mT.flatten(0, 1))
+    torch.testing.assert_close(masks(other), masks(changed), rtol=0, atol=1e-9)
+
+
+def test_ortho_of_segmenter_acts_on_queries_keys_and_values_apart_and_on_nothing_else():
+    decoder = made("segmenter")
+    changed = perturbed(decoder, Change(ORTHO))
+    own = dict(decoder.named_parameters())
+    for name, parameter in changed.named_parameters():
+        if name.endswith("qkv.weight"):
+            rows = parameter.unflatten(0, (3, 2, -1))
+            torch.testing.assert_close(rows @ rows.mT, torch.eye(24, dtype=torch.float64).expand(3, 2, 24, 24))
+        else:
+            assert torch.equal(parameter, own[name])
+
+
+@pytest.mark.parametrize(("reading", "variance"), [("variance", 0.04), ("standard deviation", 0.0016)])
+def test_noise_has_the_variance_that_its_reading_says(reading, variance):
+    decoder = create_decoder("segmenter", 128, 8)
+    changed = perturbed(decoder, Change(NOISE, 0, deviation(0.04, reading)))
+    pairs = zip(changed.parameters(), decoder.parameters(), strict=True)
+    noise = torch.cat([(a - b).flatten() for a, b in pairs]).double()
+    assert len(noise) > 400_000
+    assert float(noise.detach().var()) == pytest.approx(variance, rel=0.02)
+    assert float(noise.detach().mean()) == pytest.approx(0, abs=0.01 * math.sqrt(variance))
+
+
+def test_every_parameter_gets_noise_and_a_seed_draws_the_same_directions_for_all_levels():
+    decoder = made("depict_ca")
+    small, large, other = (perturbed(decoder, Change(NOISE, s, d)) for s, d in ((1, 0.1), (1, 0.2), (2, 0.1)))
+    for own, a, b, c in zip(*(list(d.parameters()) for d in (decoder, small, large, other)), strict=True):
+        assert (a != own).all()
+        torch.testing.assert_close(2 * (a - own), b - own)
+        assert (a != c).all()
+
+
+def test_the_plan_draws_identities_once_and_shares_levels_between_readings():
+    changes = plan(made("depict_sa"), (0, 1, 2), (1e-4, 1e-2))
+    kinds = [change.kind for change in changes]
+    assert kinds[0] == NONE
+    assert {kind: kinds.count(kind) for kind in kinds} == {NONE: 1, MIX: 3, ROTATE: 1, ORTHO: 1, NOISE: 9}
+    assert sorted({c.deviation for c in changes if c.kind == NOISE}) == [1e-4, 1e-2, 1e-1]
+    assert [c.kind for c in plan(create_decoder("linear", 8, 2), (0,), (1e-2,))] == [NONE, NOISE, NOISE]
+
+
+def test_rows_tell_mean_spread_and_change_over_the_seeds():
+    scores = {Change(NONE): 0.5, Change(MIX, 0): 0.2, Change(MIX, 7): 0.4, Change(NOISE, 0, 0.1): 0.1}
+    rows = summarise(scores, (0.01, 0.1))
+    mix = find(rows, MIX)
+    assert (mix["seeds"], mix["miou"]) == ([0, 7], [0.2, 0.4])
+    assert mix["mean"] == pytest.approx(0.3)
+    assert mix["spread"] == pytest.approx(math.sqrt(0.02))
+    assert mix["change"] == pytest.approx(-0.2)
+    assert find(rows, ORTHO) is None
+    assert find(rows, NOISE, "variance", 0.01)["mean"] == 0.1
+    assert find(rows, NOISE, "standard deviation", 0.1)["mean"] == 0.1
+    assert find(rows, NOISE, "standard deviation", 0.01) is None
+
+
+@pytest.mark.parametrize("name", [*ATTENTIVE, "linear"])
+def test_tokens_that_are_kept_give_what_the_whole_model_gives(name):
+    model = tiny_model(name)
+    image, truth = Scenes(None, "val", size=(48, 70)).read(0)
+    protocol = model.protocol()
+    kept: list = []
+    own = model.segment(image)
+    assert torch.equal(predict_with(model.decoder, kept, image, model, protocol), own)
+    assert len(kept) >= 1
+    assert torch.equal(predict_with(model.decoder, kept, image, model, protocol), own)
+    changed = copy.deepcopy(model)
+    changed.decoder = perturbed(model.decoder, Change(NOISE, 0, 0.5))
+    labels = predict_with(changed.decoder, kept, image, model, protocol)
+    assert torch.equal(labels, changed.segment(image))
+    assert not torch.equal(labels, own)
+    assert truth.shape == labels.shape
+
+
+def test_the_encoder_runs_once_for_all_decoders(monkeypatch):
+    model = tiny_model()
+    calls = []
+    monkeypatch.setattr(model, "tokens", lambda pixels, own=model.tokens: calls.append(len(pixels)) or own(pixels))
+    tally = Tally(model, plan(model.decoder, (0, 1), (1e-2,)))
+    image, truth = Scenes(None, "val").read(0)
+    tally.add(image, truth, model.protocol())
+    first = len(calls)
+    model.segment(image)
+    assert len(calls) == 2 * first
+
+
+def test_the_unperturbed_score_is_that_of_the_evaluation():
+    model, scenes = tiny_model(), Scenes(None, "val")
+    scenes.images = {"val": 3}
+    tally = Tally(model, [Change(NONE), Change(ROTATE, 0)])
+    protocol = protocol_for(model, scenes)
+    for index in range(3):
+        tally.add(*scenes.read(index), protocol)
+    expected = evaluate(model, scenes, protocol).miou
+    assert tally.scores()[Change(NONE)] == expected
+    assert tally.scores()[Change(ROTATE, 0)] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", [*ATTENTIVE, "linear"])
+def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
+    model, scenes = tiny_model(name), Scenes(None, "val")
+    before = copy.deepcopy(model.state_dict())
+    question = Perturbation(model)
+    for index in range(2):
+        question.see(look(model, scenes, index))
+    answer = question.answer()
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    numbers = answer.numbers
+    assert numbers["mIoU unperturbed (%)"] > 0
+    if name == "linear":
+        assert numbers["after P O_K (%)"] is None
+        assert "no attention" in answer.text[0]
+    else:
+        assert numbers["after P'_h O_M (identity) (%)"] == pytest.approx(numbers["mIoU unperturbed (%)"], abs=0.1)
+    assert {row["reading"] for row in answer.tables["perturbations"]} == {None, *READINGS}
+    assert all(np.isfinite(row["mean"]) for row in answer.tables["perturbations"])
+    assert set(answer.figures) == {"mIoU"}
+
+
+def test_pictures_without_truth_have_no_miou():
+    assert "no ground truth" in Perturbation(tiny_model()).answer().text[0]

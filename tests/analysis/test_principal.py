@@ -1,0 +1,165 @@
+"""PCA as segmenter: planted directions are found, and every kind of decoder can be asked."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depict.analysis.partitions import compare
+from depict.analysis.principal import (
+    MASKS,
+    Principal,
+    kmeans_segments,
+    on_pixels,
+    paint,
+    part_colours,
+    pca_segments,
+    principal_directions,
+    stages,
+)
+from depict.analysis.running import look
+from depict.data.scenes import Scenes
+from tiny_model import tiny_model
+
+
+def planted(sizes=(40, 25, 15, 10), dim=24, noise=0.0, seed=0):
+    """Patches on orthogonal lines through the origin, as many on each as `sizes` say, and which line each is on."""
+    rng = np.random.default_rng(seed)
+    lines = np.linalg.qr(rng.normal(size=(dim, len(sizes))))[0].T
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    lengths = rng.uniform(0.9, 1.1, len(labels)) * rng.choice([-1, 1], len(labels))
+    return lengths[:, None] * lines[labels] + noise * rng.normal(size=(len(labels), dim)), labels, lines
+
+
+def test_planted_lines_are_the_principal_directions():
+    Z, _, lines = planted()
+    U, shares = principal_directions(Z, 4)
+    assert np.abs(U @ lines.T) == pytest.approx(np.eye(4), abs=1e-9)
+    assert shares.sum() == pytest.approx(1)
+    assert shares == pytest.approx(np.array([40, 25, 15, 10]) / 90, abs=0.03)
+    assert (np.diff(shares) < 0).all()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_planted_lines_give_perfect_segments(noise):
+    Z, labels, _ = planted(noise=noise)
+    assert compare(labels.reshape(9, 10), pca_segments(Z, 4).reshape(9, 10)) == (1, 1, 1)
+
+
+def test_centring_takes_off_what_all_patches_share():
+    rng = np.random.default_rng(1)
+    labels = np.repeat([0, 1], [30, 20])
+    spread = np.zeros((50, 8))
+    spread[np.arange(50), labels] = rng.choice([-1, 1], 50) * np.repeat([2.0, 1.0], [30, 20])
+    shared = np.full(8, 5.0)
+    assert len(np.unique(pca_segments(spread + shared, 2))) == 1  # the mean is the first direction of all
+    assert compare(labels[None], pca_segments(spread + shared, 2, centred=True)[None]).best_match_miou > 0.9
+
+
+def test_planted_clusters_are_found_by_k_means_and_by_the_seed_again():
+    rng = np.random.default_rng(2)
+    labels = np.repeat(np.arange(3), 20)
+    Z = 10 * np.eye(8)[labels] + rng.normal(size=(60, 8))
+    assert compare(labels.reshape(6, 10), kmeans_segments(Z, 3).reshape(6, 10)) == (1, 1, 1)
+    assert (kmeans_segments(Z, 5, seed=1) == kmeans_segments(Z, 5, seed=1)).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("patches", [1, 4])
+def test_patches_that_are_all_alike_make_one_segment(patches):
+    Z = np.ones((patches, 6), np.float32)
+    assert set(kmeans_segments(Z)) == {0}
+    assert len(set(pca_segments(Z))) == 1
+    assert len(set(pca_segments(Z, centred=True))) == 1
+
+
+@given(st.integers(0, 2**20), st.integers(1, 12), st.booleans())
+def test_directions_are_orthonormal_and_shares_are_parts_of_the_whole(seed, count, centred):
+    Z = np.random.default_rng(seed).normal(size=(7, 9)).astype(np.float32)
+    U, shares = principal_directions(Z, count, centred)
+    assert len(U) == min(count, 9)
+    assert pytest.approx(np.eye(len(U)), abs=1e-9) == U @ U.T
+    assert (shares >= 0).all()
+    assert shares.sum() <= 1 + 1e-9
+
+
+@given(st.integers(0, 2**20))
+def test_turning_the_embeddings_changes_no_segment(seed):
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(30, 8)) * np.arange(1, 9)
+    turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    for centred in (False, True):
+        assert (pca_segments(Z, 4, centred) == pca_segments(Z @ turn, 4, centred)).all()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "names"),
+    [
+        ("depict_sa", ["Z0", "mssa 1"]),
+        ("depict_ca", ["Z0", "mssa 1"]),
+        ("segmenter", ["Z0", "projected", "mhsa 1", "mlp 1"]),
+        ("linear", ["Z0"]),
+    ],
+)
+def test_stages_begin_with_the_encoders_tokens_and_end_with_the_last_step_that_moves_patches(decoder, names):
+    trace = tiny_model(decoder).unroll(np.zeros((40, 40, 3), np.uint8))
+    found = stages(trace)
+    assert list(found) == names
+    assert (found["Z0"] == trace.tokens[0].numpy()).all()
+    if decoder == "depict_ca":
+        assert (found["mssa 1"] == trace.steps[0].Z[0].numpy()).all()
+
+
+def test_patches_cover_the_pixels_under_them():
+    labels = np.array([[1, 2, 3], [4, 5, 6]])
+    pixels = on_pixels(labels, (4, 5), (2.0, 2.5))  # the last column of patches is half padding
+    assert pixels.tolist() == [[1, 1, 2, 2, 3]] * 2 + [[4, 4, 5, 5, 6]] * 2
+
+
+def test_parts_have_the_colour_of_their_class_and_what_is_left_a_shade_of_it():
+    truth = np.array([[0, 0, 0, 1, 255]])
+    found = np.array([[7, 7, 8, 9, 3]])
+    colours = part_colours(truth, found, [(200, 0, 0), (0, 100, 0)])
+    assert colours[7] == (200, 0, 0)
+    assert colours[9] == (0, 100, 0)
+    assert colours[8] != colours[7]
+    assert colours[8][0] > max(colours[8][1:])
+    assert paint(found, colours)[0, 0].tolist() == [200, 0, 0]
+    assert colours[3] == tuple(paint(np.array([[50]]), {})[0, 0])
+
+
+@pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
+def test_every_decoder_is_answered_with_numbers_and_pictures(decoder):
+    model = tiny_model(decoder)
+    question = Principal(model)
+    scenes = Scenes(None, "val")
+    for index in range(5):
+        question.see(look(model, scenes, index))
+    answer = question.answer()
+    assert len(question.rows) == 4
+    assert all(value is not None and np.isfinite(value) for value in answer.numbers.values())
+    assert answer.data["images"] == 5
+    assert len(answer.tables["stages"]) == 3 * len(question.stages) + 1
+    assert set(answer.figures) == {"images", "stages"}
+    own = [
+        compare(s.patch_labels.view(s.trace.grid).numpy(), s.trace.masks[0].argmax(0).numpy())
+        for s in (look(model, scenes, index) for index in range(5))
+    ]
+    told = next(row for row in answer.tables["stages"] if row["stage"] == MASKS)
+    assert told["adjusted_rand"] == pytest.approx(np.mean([one.adjusted_rand for one in own]))
+
+
+def test_pictures_without_truth_are_drawn_and_not_scored():
+    model = tiny_model()
+    question = Principal(model)
+    sample = look(model, Scenes(None, "val"), 0)
+    question.see(dataclasses.replace(sample, labels=None, patch_labels=None))
+    unlabelled = torch.full_like(sample.patch_labels, 255)
+    question.see(dataclasses.replace(sample, labels=torch.full_like(sample.labels, 255), patch_labels=unlabelled))
+    answer = question.answer()
+    assert not answer.numbers
+    assert set(answer.figures) == {"images"}
+    assert "no ground truth" in answer.text[0]

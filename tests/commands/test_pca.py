@@ -1,0 +1,92 @@
+"""`depict pca` needs no training: one picture, one JSON file, or one line that says why not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+from depict.cli import main
+from depict.data.scenes import render
+from tiny_model import tiny_model
+
+SMALL = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "False", "--side", "64", "--device", "cpu"]
+
+
+@pytest.fixture
+def picture(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(render(0, 3, (60, 100))[0]).save("scene.png")
+    return "scene.png"
+
+
+def test_any_vit_gives_a_picture_and_the_shares(picture, tmp_path, capsys):
+    assert main(["pca", picture, *SMALL, "--directions", "4"]) == 0
+    assert "written: scene-pca.png and scene-pca.json (4 x 7 patches)" in capsys.readouterr().out
+    with Image.open(tmp_path / "scene-pca.png") as drawn:
+        assert drawn.width > 1000
+    told = json.loads((tmp_path / "scene-pca.json").read_text())
+    assert told["grid"] == [4, 7]
+    facts = told["embeddings"]["Z0"]
+    assert len(facts["energy"]) == 4
+    assert 0 < sum(facts["energy"]) <= 1
+    for shares in facts["shares"].values():
+        assert len(shares) == 4
+        assert sum(shares) == pytest.approx(1)
+
+
+def test_a_model_of_another_family_is_run_as_timm_runs_it(picture, tmp_path):
+    words = ["--encoder", "vit_small_patch14_reg4_dinov2", "--encoder.pretrained", "False", "--side", "40"]
+    assert main(["pca", picture, *words, "--device", "cpu", "--out", "maps/dino.png"]) == 0
+    assert json.loads((tmp_path / "maps" / "dino.json").read_text())["grid"] == [3, 5]
+
+
+def test_a_run_shows_its_decoders_refined_patches_too(picture, tmp_path):
+    for decoder, names in (("depict_sa", ["Z0", "Z_L1"]), ("linear", ["Z0"])):
+        tiny_model(decoder).save(tmp_path / decoder)
+        words = ["--run", str(tmp_path / decoder), "--directions", "3", "--out", f"{decoder}.png"]
+        assert main(["pca", picture, *words, "--device", "cpu"]) == 0
+        assert list(json.loads((tmp_path / f"{decoder}.json").read_text())["embeddings"]) == names
+
+
+def test_a_picture_of_one_colour_is_one_segment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (50, 50), "navy").save("flat.png")
+    assert main(["pca", "flat.png", *SMALL, "--directions", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["missing.png", *SMALL], "missing.png"),
+        (["scene.png", *SMALL, "--directions", "0"], "--directions and --side must be at least 1"),
+        (["scene.png", *SMALL, "--directions", "29"], "at most 28, the patches of the picture"),
+        (["scene.png", *SMALL, "--out", "a.jpg"], "ends in .png, not 'a.jpg'"),
+        (["scene.png", *SMALL, "--run", "x"], "give --encoder or --run, not both"),
+        (["scene.png", "--run", "x"], "'x' is not a run folder"),
+        (["scene.png", "--encoder", "vit_tny_patch16_224"], "unknown encoder 'vit_tny_patch16_224'"),
+        (["scene.png", "--encoder", "resnet18"], "'resnet18' is not a plain ViT"),
+        (
+            ["scene.png", "--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "none.pth"],
+            "there is no weight file 'none.pth'",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(picture, tmp_path, capsys, words, said):
+    assert main(["pca", *words]) == 2
+    told = capsys.readouterr().err.strip()
+    assert said in told
+    assert "\n" not in told
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_real_weights_find_the_road(shared, tmp_path, monkeypatch):
+    """On a photograph, directions of a pretrained ViT are not scattered: few segments for ten directions."""
+    photograph = sorted((shared / "camvid" / "val").glob("*.png"))[0]
+    weights = shared / "weights" / "vit_tiny_patch16_224.safetensors"
+    monkeypatch.chdir(tmp_path)
+    words = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", str(weights), "--side", "224"]
+    assert main(["pca", str(photograph), *words, "--out", "out.png", "--device", "cpu"]) == 0
+    facts = json.loads((tmp_path / "out.json").read_text())["embeddings"]["Z0"]
+    assert sum(facts["energy"]) > 0.5
