@@ -9,7 +9,6 @@ from torch import nn
 from depict import create_decoder
 from depict.analysis.derivation import (
     Derivation,
-    changes_along,
     cosine,
     cosines_by_epsilon,
     energy_share,
@@ -107,14 +106,6 @@ def test_one_decomposition_gives_the_cosine_at_every_distortion():
     assert cosines_by_epsilon(Y, P, U, epsilons) == pytest.approx(exact)
     bases = P.flatten(0, 1)
     assert cosines_by_epsilon(Y, P, U, (math.inf,)) == pytest.approx([cosine(U, (Y @ bases.mT @ bases)[:8])])
-
-
-def test_changes_along_a_step_are_those_of_the_objective():
-    Y, P, step = torch.randn(10, 6).double(), torch.randn(2, 3, 6).double(), torch.randn(10, 6).double()
-    shares = (1.0, 0.25)
-    moved = [projected_coding_rate(Y + share * step, P, 0.3).sum() for share in shares]
-    exact = [(after - projected_coding_rate(Y, P, 0.3).sum()).item() for after in moved]
-    assert changes_along(Y, P, step, shares, 0.3) == pytest.approx(exact)
 
 
 def test_the_best_exact_step_is_never_behind_that_of_equal_length():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from depict.analysis.coding_rates import gram_of, rates_of_gram
+from depict.analysis.coding_rates import changes_along
 from depict.analysis.orthogonality import effective_rank, span
 from depict.analysis.question import Answer, Question, Sample
 from depict.analysis.steps import MSSAStep, mssa_blocks, mssa_steps, why_no_mssa
@@ -78,15 +78,6 @@ def cosines_by_epsilon(Y: Tensor, P: Tensor, U: Tensor, epsilons: tuple[float, .
     return found
 
 
-def changes_along(Y: Tensor, P: Tensor, step: Tensor, shares: tuple[float, ...], epsilon: float) -> list[float]:
-    """Change of sum_h R(P_h^T Y) in nats by these shares of a step (T, D); Y (T, D), P (heads, M, D)."""
-    crossed = Y.mT @ step
-    grams = P @ torch.stack([gram_of(Y), crossed + crossed.mT, gram_of(step)])[:, None] @ P.mT
-    powers = torch.tensor([[1.0, share, share**2] for share in (0.0, *shares)], dtype=torch.float64)
-    rates = rates_of_gram(torch.einsum("sk,khij->shij", powers, grams), P.shape[1] / (len(Y) * epsilon**2)).sum(1)
-    return (rates[1:] - rates[0]).tolist()
-
-
 def compare(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
     """The update of one step against the exact gradient.
 
@@ -102,7 +93,7 @@ def compare(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
     alone = head_updates(step.block.operator, step.normed())
     direction = 1.0 if step.step_size > 0 else -1.0
     exact = direction * U.norm() / gradient.norm().clamp_min(torch.finfo(torch.float64).tiny) * gradient
-    changes = changes_along(Y, P, exact, SHARES, epsilon)
+    changes = changes_along(Y, P, exact, SHARES, epsilon).sum(1).tolist()
     *by_epsilon, variance = cosines_by_epsilon(Y, P, U[:N], (*EPSILONS, math.inf))
     return {
         "cosine": cosine(U[:N], gradient[:N]),
@@ -110,7 +101,7 @@ def compare(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
         "through_norm": cosine(U[:N], through_norm(step.block.norm, step.before, gradient)[:N]),
         "epsilons": by_epsilon,
         "variance": variance,
-        "learned": changes_along(Y, P, U, (1.0,), epsilon)[0],
+        "learned": changes_along(Y, P, U, (1.0,), epsilon).sum().item(),
         "exact": changes[0],
         "best": max(changes, key=lambda change: direction * change),
         "relative_length": (U.norm() / Y.norm()).item(),

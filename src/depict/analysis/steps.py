@@ -79,6 +79,6 @@ def why_no_mssa(name: str) -> str:
     if name == "linear":
         return "A linear decoder takes no steps: there is nothing to measure."
     return (
-        f"The decoder '{name}' has no MSSA step: its attention is not derived from a coding rate, with bases P and a step "
-        "size of its own, so there is nothing to measure."
+        f"The decoder '{name}' has no MSSA step: its attention is not derived from a coding rate, with bases P and a "
+        "step size of its own, so there is nothing to measure."
     )
