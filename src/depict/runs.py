@@ -19,6 +19,8 @@ from depict.model import read_run, with_defaults
 
 # What may differ between the first call and one that goes on: it does not change the result.
 FREE = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
+NAMED = 4
+"""Settings that a refusal names: one that was changed may have changed others with it."""
 
 
 @contextlib.contextmanager
@@ -47,14 +49,16 @@ def check_same(folder: Path, config: Config) -> None:
 
 
 def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
-    """Name the first setting in which two configurations would give different results."""
+    """Name the settings in which two configurations would give different results."""
     before, now = _flat(to_dict(trained)), _flat(to_dict(config))
-    for name in sorted(before.keys() | now.keys()):
-        if name not in FREE and before.get(name) != now.get(name):
-            raise UserError(
-                f"'{folder}' was trained with {name} = {before.get(name)}, not {now.get(name)}: "
-                "give the same settings to go on, or another --out."
-            )
+    names = sorted(before.keys() | now.keys())
+    different = [name for name in names if name not in FREE and before.get(name) != now.get(name)]
+    if different:
+        told = [f"{name} = {before.get(name)}, not {now.get(name)}" for name in different[:NAMED]]
+        told += [f"and {len(different) - NAMED} more"] if len(different) > NAMED else []
+        raise UserError(
+            f"'{folder}' was trained with {'; '.join(told)}: give the same settings to go on, or another --out."
+        )
 
 
 class State:
