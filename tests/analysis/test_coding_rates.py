@@ -62,7 +62,7 @@ def test_with_orthonormal_bases_the_sign_foretells_the_direction_every_time(size
     answer = asked(CodingRates, decoder_with(sizes, name=name), *torch.randn(5, 16, 12))
     for row in answer.tables["agreement"]:
         assert row["operator_agrees"] == row["measured"] == 5 * 2
-        assert row["operator_change_nats"] * row["step_size"] > 0
+        assert row["operator_change"] * row["step_size"] > 0
     assert "every time" in answer.text[1]
 
 
@@ -95,6 +95,16 @@ def test_rates_of_the_stream_are_those_of_the_trace():
         assert torch.allclose(torch.tensor(answer.data["stream"]["mean"])[..., depth], expected, rtol=1e-4)
         own = torch.stack([projected_coding_rate(layer.norm(at[0]), layer.bases()) for layer in decoder.layers])
         assert torch.allclose(torch.tensor(answer.data["normed"]["mean"])[..., depth], own, rtol=1e-4)
+
+
+def test_directions_are_counted_from_the_rates_at_the_layers_own_step():
+    answer = asked(CodingRates, decoder_with([0.4, -0.7]), torch.randn(16, 12))
+    for row in answer.tables["agreement"]:
+        layer = row["layer"] - 1
+        for reading in ("stream", "normed", "stream_share", "normed_share"):
+            before, after = torch.tensor(answer.data[reading]["mean"])[layer, :, layer : layer + 2].unbind(-1)
+            assert row[f"{reading}_agrees"] == int(((after - before) * row["step_size"] > 0).sum())
+            assert row[f"{reading}_change"] == pytest.approx((after - before).mean().item(), abs=1e-4)
 
 
 def test_every_layer_head_and_depth_has_its_row():

@@ -27,6 +27,8 @@ READINGS = {
     "operator": "the whole update, on the tokens that the operator acts on",
     "normed": "patches under the layer's norm, before and after the step",
     "stream": "patches as they are, before and after the step",
+    "normed_share": "their share of the whole rate, under the layer's norm",
+    "stream_share": "their share of the whole rate, as they are",
 }
 """Whose rate is compared before and after a step."""
 SMALL = 0.01
@@ -82,11 +84,11 @@ class CodingRates(Question):
         "should raise the rate in the layer's own subspace, a negative one lower it: for orthonormal P and tokens "
         "without a norm that was true every time. A trained layer computes Z + step · MSSA(LayerNorm(Z)): its P is "
         "not orthonormal, its update is computed on normalised tokens but added to those before the norm, and it "
-        "may be long. So four readings are counted: on the normalised tokens that the operator acts on (patches and "
-        "classes in DEPICT-SA), a hundredth of the update, and the whole update; the patches under the layer's own "
-        "norm, before and after the step; and the patches as they are, before and after it. Rates are in nats at "
-        f"distortion ε = {EPSILON}; the paper does not state its own. MSCA steps move the class embeddings, not the "
-        "patches, and are left out."
+        "may be long. So several readings are counted: on the normalised tokens that the operator acts on (patches "
+        "and classes in DEPICT-SA), a hundredth of the update, and the whole update; the patches under the layer's "
+        "own norm, before and after the step; the patches as they are; and the share of the subspace in the whole "
+        f"rate, for both. Rates are in nats at distortion ε = {EPSILON}; the paper does not state its own. MSCA "
+        "steps move the class embeddings, not the patches, and are left out."
     )
 
     def __init__(self, model: SegmentationModel):
@@ -115,7 +117,7 @@ class CodingRates(Question):
         rates = {key: torch.stack([one[key] for one in self.rates]) for key in self.rates[0]}
         sizes = [block.step_size().item() for block in self.blocks]
         changes = {key: torch.stack([one[key] for one in self.changes]) for key in self.changes[0]}
-        for reading in ("normed", "stream"):
+        for reading in rates:
             own = [rates[reading][:, layer, :, place : place + 2] for layer, place in enumerate(self.places)]
             changes[reading] = torch.stack([pair[..., 1] - pair[..., 0] for pair in own], dim=1)
         layers = [agreement_row(layer, size, changes) for layer, size in enumerate(sizes)]
@@ -178,7 +180,7 @@ def agreement_row(layer: int, size: float, changes: dict[str, Tensor]) -> dict[s
     for reading, change in changes.items():
         own = change[:, layer]
         row[f"{reading}_agrees"] = int((own * size > 0).sum())
-        row[f"{reading}_change_nats"] = own.mean().item()
+        row[f"{reading}_change"] = own.mean().item()
         row[f"{reading}_change_spread"] = _spread(own.mean(1)).item()
     return row
 
@@ -215,7 +217,7 @@ def words(layers: list[dict[str, Any]], counts: dict[str, int], total: int, imag
     long = [r for r in layers if r["operator_agrees"] < r["measured"] / 2 <= r["small_agrees"]]
     if long:
         law += f" The whole update mostly goes the other way in {_named(long)}, where it is so long that it overshoots."
-    elif counts["operator"] == total:
+    elif counts["small"] == counts["operator"] == total:
         law += " So it does for the whole update."
     paragraphs.append(law)
     failing = [row for row in layers if row["stream_agrees"] < row["measured"] / 2]

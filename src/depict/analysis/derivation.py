@@ -298,7 +298,14 @@ def _energy(rows: list[dict[str, Any]], D: int) -> str:
 def _decay(rows: list[dict[str, Any]], D: int) -> str:
     ranks = [rows[0]["rank_before"], *(row["rank_after"] for row in rows)]
     falls = sum(after < before for before, after in itertools.pairwise(ranks))
-    end = "that is seen here." if ranks[-1] < 0.5 * ranks[0] else "there is no such fall here."
+    rest = ranks[-1] / ranks[0]
+    end = (
+        "that is seen here."
+        if rest < 0.5
+        else "it falls, but not rapidly."
+        if rest < 0.95
+        else "it does not fall here."
+    )
     told = ", ".join(f"{rank:.1f}" for rank in ranks)
     return (
         f"Rank. Effective rank of the patches by depth: {told} (of {D}); it falls in {falls} of {len(rows)} steps. The "
@@ -312,7 +319,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
 
     from depict.studies.results import COLOURS, MARKERS
 
-    figure = Figure(figsize=(7, 6.4), layout="constrained")
+    figure = Figure(figsize=(7, 7), layout="constrained")
     (cosines, sweep), (changes, decay) = figure.subplots(2, 2)
     x = [row["layer"] for row in rows]
     series = {
@@ -363,7 +370,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
         axes.set_xlabel("layer")
     for axes in (cosines, sweep, changes):
         axes.axhline(0, color="black", lw=0.8)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     for axes in (cosines, sweep, changes, decay):
         axes.grid(axis="y", color="#dddddd")
         axes.set_axisbelow(True)

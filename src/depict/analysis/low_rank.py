@@ -90,8 +90,9 @@ class LowRank(Question):
             captions={
                 "images": "Every image is a point: R(Z) against R(Q̄) (filled) and R(Q) (open). Below the line, "
                 "R(Z) is the larger one, as the paper expects.",
-                "depth": "The three rates at every depth, mean and standard deviation over the images: embeddings as "
-                "they are (left) and every one scaled to unit length (right).",
+                "depth": "The three rates at every depth, mean and standard deviation over the images: embeddings "
+                "as they are (left) and every one scaled to unit length (right). DEPICT-CA normalises its patches "
+                "once, between MSSA and MSCA.",
             },
         )
         for form, rates in final.items():

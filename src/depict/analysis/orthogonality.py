@@ -5,6 +5,7 @@ Paper figures "gram", "more-para-dot" and "more-cls-dot".
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,11 @@ def random_cosine(D: int) -> float:
     return math.exp(math.lgamma(D / 2) - math.lgamma((D + 1) / 2)) / math.sqrt(math.pi)
 
 
+@functools.cache
 def random_angle(a: int, b: int, D: int) -> float:
-    """Mean principal angle in degrees of subspaces of a and b dimensions, drawn at random, from 8 seeded draws."""
+    """Mean principal angle in degrees of subspaces of a and b dimensions, drawn at random, from 4 seeded draws."""
     g = torch.Generator().manual_seed(0)
-    draws = [[span(torch.randn(k, D, generator=g, dtype=torch.float64)) for k in (a, b)] for _ in range(8)]
+    draws = [[span(torch.randn(k, D, generator=g, dtype=torch.float64)) for k in (a, b)] for _ in range(4)]
     return torch.stack([principal_angles(U, V).mean() for U, V in draws]).mean().item()
 
 
@@ -143,8 +145,8 @@ class Orthogonality(Question):
             "distance of a head to orthonormal (0 = orthonormal)": _mean(heads, "distance"),
             "distance of a head at unit length to orthonormal": _mean(heads, "unit_distance"),
             "effective rank of a head / largest possible": _mean(heads, "relative_rank"),
-            "mean principal angle between heads of a layer (degrees)": within and within[0],
-            "mean principal angle between heads of different layers (degrees)": across and across[0],
+            "mean principal angle between heads of a layer (degrees)": within.get("mean"),
+            "mean principal angle between heads of different layers (degrees)": across.get("mean"),
         }
         answer.text += _words_on_bases(self.layers, heads, within, across)
         answer.figures["bases"] = draw_bases(self.layers)
@@ -199,6 +201,7 @@ def head_angles(layers: dict[str, Tensor]) -> list[dict[str, Any]]:
                     "smallest": angles.min().item(),
                     "mean": angles.mean().item(),
                     "largest": angles.max().item(),
+                    "random_mean": random_angle(len(U), len(V), U.shape[1]),
                     "overlap": angles.deg2rad().cos().square().mean().item(),
                     "random_overlap": max(len(U), len(V)) / U.shape[1],
                 }
@@ -219,10 +222,11 @@ def _spread(rows: Sequence[dict[str, Any]], key: str) -> float:
     return torch.tensor([row[key] for row in rows], dtype=torch.float64).std(correction=0).item()
 
 
-def _mean_angle(angles: list[dict[str, Any]], same_layer: bool) -> tuple[float, float] | None:
-    """Mean angle, and overlap against that of random subspaces, of heads of the same layer or of different ones."""
+def _mean_angle(angles: list[dict[str, Any]], same_layer: bool) -> dict[str, float]:
+    """Means over pairs of heads of the same layer or of different ones; empty if there is no such pair."""
     rows = [row for row in angles if (row["layer"] == row["other_layer"]) == same_layer]
-    return (_mean(rows, "mean"), _mean(rows, "overlap") / _mean(rows, "random_overlap")) if rows else None
+    keys = ("mean", "random_mean", "overlap", "random_overlap")
+    return {key: _mean(rows, key) for key in keys} if rows else {}
 
 
 def _verdict(cosine: float, chance: float, what: str) -> str:
@@ -237,15 +241,18 @@ def _verdict(cosine: float, chance: float, what: str) -> str:
 def _words_on_bases(
     layers: dict[str, Tensor],
     heads: list[dict[str, Any]],
-    within: tuple[float, float] | None,
-    across: tuple[float, float] | None,
+    within: dict[str, float],
+    across: dict[str, float],
 ) -> list[str]:
     P = next(iter(layers.values()))
     M, D = P.shape[1:]
     most = min(M, D)
     rows = "query rows" if next(iter(layers)).startswith("mhsa") else "bases"
     cosine, distance = _mean(heads, "mean_abs_cosine"), _mean(heads, "distance")
-    unit, random_unit = _mean(heads, "unit_distance"), math.sqrt((M - 1) / D)
+    unit, random_unit = (
+        _mean(heads, "unit_distance"),
+        sum(math.sqrt((row["bases"] - 1) / D) for row in heads) / len(heads),
+    )
     norm, spread = _mean(heads, "mean_norm"), _mean(heads, "norm_spread")
     close = "close to orthonormal" if distance < 0.1 else "not orthonormal in the strict sense"
     words = [
@@ -261,11 +268,16 @@ def _words_on_bases(
             + (f", and any two heads of {M} share at least {2 * most - D} dimensions." if 2 * most > D else ".")
         )
     told = [("of a layer", within), ("of different layers", across)]
-    parts = [f"heads {which} {pair[0]:.1f}°, overlap {pair[1]:.2f} times random" for which, pair in told if pair]
+    parts = [
+        f"heads {which} {pair['mean']:.1f}° (random subspaces {pair['random_mean']:.1f}°), overlap "
+        f"{pair['overlap'] / pair['random_overlap']:.2f} times that of random ones"
+        for which, pair in told
+        if pair
+    ]
     if parts:
         words.append(
-            f"Mean principal angles: {'; '.join(parts)} (random subspaces of {M} dimensions: "
-            f"{random_angle(M, M, D):.1f}°). Above 1 the spans share more than chance, below 1 they avoid each other."
+            f"Mean principal angles: {'; '.join(parts)}. Above 1 the spans share more than chance, below 1 they avoid "
+            "each other."
         )
     return words
 
