@@ -159,7 +159,7 @@ class _Row:
 
 
 class Principal(Question):
-    """Issue: PCA as segmenter, layer by layer."""
+    """PCA as segmenter, layer by layer."""
 
     stem = "principal"
     title = "Does PCA segment the image, and does each layer make it easier?"
@@ -303,23 +303,23 @@ def _thumbnail(panel: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _draw_images(rows: list[_Row]) -> Figure:
-    """A row for each image, a column for each way to segment it."""
+    """A column for each image, a row for each way to segment it."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     titles = list(rows[0].panels)
     height, width = rows[0].panels["input"].shape[:2]
-    cell = 7 / len(titles)
-    layout = ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.01, wspace=0.01, hspace=0.01)
-    figure = Figure(figsize=(7, len(rows) * cell * height / width + 0.35), layout=layout)
-    axes = figure.subplots(len(rows), len(titles), squeeze=False)
-    for line, row in zip(axes, rows, strict=True):
-        for place, title in zip(line, titles, strict=True):
+    cell = min(1.7, 6.6 / len(rows))
+    layout = ConstrainedLayoutEngine(w_pad=0.015, h_pad=0.015, wspace=0.01, hspace=0.01)
+    figure = Figure(figsize=(len(rows) * cell + 0.35, len(titles) * cell * height / width), layout=layout)
+    axes = figure.subplots(len(titles), len(rows), squeeze=False)
+    for line, title in zip(axes, titles, strict=True):
+        line[0].set_ylabel(title.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$"), fontsize=11)
+        for place, row in zip(line, rows, strict=True):
             if title in row.panels:
                 place.imshow(row.panels[title], interpolation="nearest")
-            place.set_axis_off()
-    for place, title in zip(axes[0], titles, strict=True):
-        place.set_title(title.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$").replace(", ", ",\n"), fontsize=7)
+            place.set(xticks=[], yticks=[])
+            place.spines[:].set_visible(False)
     return figure
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from depict.model import SegmentationModel
 
 REPORT = "report.html"
-MISSING = "–"
+MISSING, NOT_EVALUATED = "–", "not evaluated"
 LARGEST_SVG = 500_000
 """Bytes; of a larger drawing, such as one of many thousand points, the page holds the PNG."""
 CSS_PIXELS = 96
@@ -50,17 +50,17 @@ class Subject:
 def describe(model: SegmentationModel, source: str, folder: Path | None, seen: str) -> dict[str, str]:
     """What the top of the report tells of a run; `folder` may hold its evaluation, `seen` says which images."""
     config = model.config
-    options = ", ".join(f"{option.replace('_', ' ')} {value}" for option, value in config.decoder.options().items())
-    frozen = ", frozen in training" if config.encoder.freeze else ""
+    sizes = {"patch": config.encoder.patch_size, "dim": config.encoder.dim, "depth": config.encoder.depth}
+    changed = {size: value for size, value in sizes.items() if value is not None}
     return {
         "run": source,
-        "decoder": config.decoder.name + (f" ({options})" if options else ""),
+        "decoder": config.decoder.name + _in_brackets(config.decoder.options()),
         "decoder's parameters": f"{parameters(model.decoder):,}",
-        "encoder": config.encoder.name + frozen,
+        "encoder": config.encoder.name + _in_brackets(changed) + ", frozen" * config.encoder.freeze,
         "encoder's parameters": f"{parameters(model.encoder):,}",
         "classes": f"{model.num_classes:,}",
         "trained on": config.data.name or "not recorded",
-        "mIoU (depict evaluate)": MISSING if folder is None else evaluated(folder / "evaluation.json"),
+        "mIoU (depict evaluate)": NOT_EVALUATED if folder is None else evaluated(folder / "evaluation.json"),
         "images looked at": seen,
     }
 
@@ -71,7 +71,12 @@ def evaluated(path: Path) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         return f"{100 * float(found['miou']):.2f} % ({len(found['images'])} images)"
     except (OSError, ValueError, KeyError, TypeError):
-        return MISSING
+        return NOT_EVALUATED
+
+
+def _in_brackets(options: dict[str, Any]) -> str:
+    told = ", ".join(f"{option.replace('_', ' ')} {value}" for option, value in options.items())
+    return f" ({told})" if told else ""
 
 
 def write_answers(folder: Path, about: dict[str, Any], findings: Iterable[Finding]) -> None:
