@@ -386,3 +386,16 @@ def test_a_wrong_key_in_a_configuration_is_named(tmp_path):
     assert result.returncode == 2
     assert "'layer'. Did you mean 'layers'?" in result.stderr
     assert not Path("x").exists()
+
+
+def test_numbers_too_small_to_be_normal_count_as_zero_while_a_training_runs(pictures, tmp_path, monkeypatch):
+    def product():
+        return float(torch.tensor([1e-30]) * torch.tensor([1e-10]))
+
+    seen = []
+    step = training._Trainer._step
+    monkeypatch.setattr(training._Trainer, "_step", lambda *arguments: seen.append(product()) or step(*arguments))
+    training.train(config(pictures, epochs=1), tmp_path / "run")
+    assert seen
+    assert set(seen) == {0.0}
+    assert product() > 0
