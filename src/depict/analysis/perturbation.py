@@ -125,8 +125,8 @@ def _orthogonal(kind: str, heads: int, head_dim: int, generator: torch.Generator
 def orthonormal(P: Tensor) -> Tensor:
     """The orthonormal rows nearest to those of P (..., M, D), with the same span: its polar factor.
 
-    In MSSA and MSCA any other orthonormal basis of the span would give the same function. Where M > D there are no M
-    such rows; the columns become orthonormal instead.
+    In MSSA and MSCA any other orthonormal basis of the span would give the same function; in MHSA it would not. Where
+    M > D there are no M such rows; the columns become orthonormal instead.
     """
     U, _, V = torch.linalg.svd(P, full_matrices=False)
     return U @ V
@@ -214,17 +214,18 @@ class Perturbation(Question):
     """The four perturbations of the paper on one run."""
 
     stem = "perturbation"
-    title = "How much does the model bear?"
+    title = "How much perturbation of its decoder does the model bear?"
     about = (
         "The paper perturbs trained decoders in four ways (table “Investigating robustness”): 1) P O_K mixes all bases "
         "of an attention layer by a random orthogonal matrix; 2) P'_h O_M does so within each head; 3) Ortho(P'_h) "
-        "replaces each head's bases by orthonormal ones of the same span; 4) Gaussian noise on every parameter of the "
-        "decoder. 2) is an identity: scores and values are inner products within a head, so the function stays "
-        "the same by construction, in DEPICT and in Segmenter. The paper says that sigma is the variance of the noise, "
-        "its plot only “noise level”; both readings are measured. The authors drew anew at every call; here each "
-        f"perturbation is drawn once for each of {len(SEEDS)} seeds. They published nothing on how Segmenter was "
-        "perturbed; here 1) and 2) act on queries, keys and values and their biases alike, with the inverse on the "
-        "output matrix, and 3) on queries, keys and values of each head separately, biases and output untouched. "
+        "replaces each head's bases by the nearest orthonormal ones of the same span; 4) Gaussian noise on every "
+        "parameter of the decoder. 2) is an identity: scores are inner products within a head, and values are turned "
+        "back on their way out, so the function stays the same by construction, in DEPICT and in Segmenter. The paper "
+        "says that sigma is the variance of the noise, its plot only “noise level”; both readings are measured. The "
+        f"authors drew anew at every call; here each perturbation is drawn once for each of {len(SEEDS)} seeds (2 for "
+        "one of them, and 3 needs none). They published nothing on how Segmenter was perturbed; here 1) and 2) act on "
+        "queries, keys and values and their biases alike, with the inverse on the output matrix, and 3) on queries, "
+        "keys and values of each head separately, biases and output untouched. "
         "Images are seen whole, so mIoU differs a little from `depict evaluate`, which uses windows."
     )
 

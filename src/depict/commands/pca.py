@@ -182,6 +182,7 @@ def _bar(axes: Axes, shares: list[float], colours: dict[int, tuple[int, int, int
     for part, share in enumerate(shares):
         axes.barh(0, share, left=left, color=[value / 255 for value in colours[part]], edgecolor="white", lw=0.5)
         if share >= 0.06:
-            axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", fontsize=7)
+            ink = "black" if sum(colours[part]) > 300 else "white"
+            axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", fontsize=7, color=ink)
         left += share
-    axes.set_xlim(0, 1)
+    axes.set(xlim=(0, 1), ylim=(-0.4, 0.4))
