@@ -28,7 +28,8 @@ from depict.analysis.perturbation import (
 from depict.analysis.running import look
 from depict.data.scenes import Scenes
 from depict.decoders import create_decoder
-from depict.evaluation import evaluate, protocol_for
+from depict.evaluation import confusion_matrix, evaluate, protocol_for
+from depict.inference import predict
 from depict.operators import SubspaceAttention
 from tiny_model import tiny_model
 
@@ -218,8 +219,19 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
     model, scenes = tiny_model(name), Scenes(None, "val")
     before = copy.deepcopy(model.state_dict())
     question = Perturbation(model)
+    own = np.zeros((8, 8), np.int64)
     for index in range(2):
-        question.see(look(model, scenes, index))
+        question.see(sample := look(model, scenes, index))
+        labels = predict(
+            lambda _, sample=sample: sample.trace.masks,
+            scenes.read(index)[0],
+            question.protocol,
+            mean=model.mean,
+            std=model.std,
+            patch_size=model.patch_size,
+        )
+        own += confusion_matrix(sample.labels, labels, 8)
+    assert (question.tally.confusions[Change(NONE)] == own).all()  # the tokens are those that the decoder was given
     answer = question.answer()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     numbers = answer.numbers
