@@ -156,6 +156,12 @@ def test_segmenter_is_measured_by_its_query_rows():
     assert "query rows" in answer.text[0]
 
 
+def test_a_single_head_has_no_angles():
+    answer = asked(Orthogonality, create_decoder("depict_sa", 12, 3, layers=1, heads=1, head_dim=4), torch.randn(6, 12))
+    assert answer.numbers["mean principal angle between heads of a layer (degrees)"] is None
+    assert set(answer.figures) == set(answer.captions) == {"bases", "classes"}
+
+
 def test_a_linear_decoder_has_nothing_to_measure():
     answer = asked(Orthogonality, create_decoder("linear", 12, 3), torch.randn(6, 12), name="linear")
     assert not answer.numbers

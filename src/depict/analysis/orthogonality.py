@@ -249,10 +249,8 @@ def _words_on_bases(
     most = min(M, D)
     rows = "query rows" if next(iter(layers)).startswith("mhsa") else "bases"
     cosine, distance = _mean(heads, "mean_abs_cosine"), _mean(heads, "distance")
-    unit, random_unit = (
-        _mean(heads, "unit_distance"),
-        sum(math.sqrt((row["bases"] - 1) / D) for row in heads) / len(heads),
-    )
+    unit = _mean(heads, "unit_distance")
+    random_unit = sum(math.sqrt((row["bases"] - 1) / D) for row in heads) / len(heads)
     norm, spread = _mean(heads, "mean_norm"), _mean(heads, "norm_spread")
     close = "close to orthonormal" if distance < 0.1 else "not orthonormal in the strict sense"
     words = [
