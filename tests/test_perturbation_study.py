@@ -107,7 +107,7 @@ def test_a_run_with_other_weights_is_measured_again(runs, tmp_path, monkeypatch)
 def test_a_killed_study_does_what_is_missing_when_it_is_called_again(runs, tmp_path, monkeypatch):
     out = tmp_path / "study"
     words = ["study", "perturbation", str(runs / "linear"), str(runs / "depict_sa"), "--out", str(out)]
-    words += ["--limit", "40", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu"]
+    words += ["--limit", "20", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu"]
     process = subprocess.Popen(
         [sys.executable, "-m", "depict.cli", *words],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
