@@ -146,9 +146,11 @@ def test_plain_values_stay_as_they_are():
 def test_the_top_tells_what_a_run_is_and_how_good(tmp_path):
     model = tiny_model()
     assert evaluated(tmp_path / "evaluation.json") == "not evaluated"
-    (tmp_path / "evaluation.json").write_text(json.dumps({"miou": 0.4567, "images": [{}, {}]}))
+    (tmp_path / "evaluation.json").write_text(
+        json.dumps({"miou": 0.4567, "data": "camvid", "split": "val", "images": [{}, {}]})
+    )
     facts = describe(model, "runs/tiny", tmp_path, "2 of 100, scenes (val)")
-    assert facts["mIoU (depict evaluate)"] == "45.67 % (2 images)"
+    assert facts["mIoU (depict evaluate)"] == "45.67 % (2 images of camvid, val)"
     assert facts["decoder's parameters"] == f"{parameters(model.decoder):,}"
     assert facts["decoder"].startswith("depict_sa (layers 1, heads 3, head dim 100")
     assert facts["encoder"] == "vit_tiny_patch16_384 (dim 64, depth 1)"

@@ -63,12 +63,17 @@ class Broken(Names):
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_chosen_images_are_evenly_spread_and_distinct(count, wanted):
-    chosen = spread(count, wanted)
+    chosen = sorted(spread(count, wanted))
     assert len(chosen) == min(count, wanted)
     gaps = np.diff([*chosen, count])
     assert chosen[0] == 0
     assert gaps.min() >= 1
     assert gaps.max() - gaps.min() <= 1
+
+
+def test_the_first_images_are_spread_as_well():
+    assert spread(100, 8) == [0, 50, 25, 75, 12, 62, 37, 87]
+    assert sorted(spread(101, 100)[:4]) == [0, 32, 64, 96]
 
 
 def test_a_patch_has_the_most_frequent_class_of_its_labelled_pixels():

@@ -226,7 +226,7 @@ class Perturbation(Question):
         "one of them, and 3 needs none). They published nothing on how Segmenter was perturbed; here 1) and 2) act on "
         "queries, keys and values and their biases alike, with the inverse on the output matrix, and 3) on queries, "
         "keys and values of each head separately, biases and output untouched. "
-        "Images are seen whole, so mIoU differs a little from `depict evaluate`, which uses windows."
+        "Images are seen whole, so mIoU differs a little from “depict evaluate”, which uses windows."
     )
 
     def __init__(self, model: SegmentationModel):

@@ -66,10 +66,11 @@ def describe(model: SegmentationModel, source: str, folder: Path | None, seen: s
 
 
 def evaluated(path: Path) -> str:
-    """The mIoU that `depict evaluate` left beside a run, and on how many images."""
+    """The mIoU that `depict evaluate` left beside a run, and on which images."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return f"{100 * float(found['miou']):.2f} % ({len(found['images'])} images)"
+        where = f"{len(found['images'])} images of {found['data']}, {found['split']}"
+        return f"{100 * float(found['miou']):.2f} % ({where})"
     except (OSError, ValueError, KeyError, TypeError):
         return NOT_EVALUATED
 

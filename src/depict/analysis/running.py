@@ -96,9 +96,15 @@ def choose_questions(wanted: str | None) -> list[type[Question]]:
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """At most so many indices, evenly spread over `count`."""
+    """At most so many indices, evenly spread over `count`.
+
+    So are the first few of them, which a question may show as pictures: neighbours are often frames of one film. The
+    order is that of the places' bits read backwards: 0, 1/2, 1/4, 3/4, 1/8 ... of the way.
+    """
     wanted = min(count, wanted)
-    return [index * count // wanted for index in range(wanted)]
+    digits = wanted.bit_length()
+    places = sorted(range(wanted), key=lambda place: f"{place:0{digits}b}"[::-1])
+    return [place * count // wanted for place in places]
 
 
 def ask(
