@@ -10,15 +10,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then forbid it: bfloat16 would end in an illegal instruction.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# A job in the background of a shell ignores Ctrl-C, and so would every command that a test starts and interrupts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 import pytest
 import torch
 from hypothesis import settings
 
 settings.register_profile("depict", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("depict")
+
+# A job in the background of a shell ignores Ctrl-C, and so would every command that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parents[1]
 
