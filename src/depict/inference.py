@@ -49,14 +49,11 @@ def predict(
     16 on a GPU, or as many others as have these pixels.
     """
     passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
-    classes = passes[0].logits.shape[2]
+    classes = passes[0].logits.shape[1]
     labels = torch.empty(image.shape[1:], dtype=torch.uint8 if classes <= 256 else torch.int16)
     # With one pass the largest logit is the largest probability: no softmax.
     for start, stop, scores in _render(passes, softmax=len(passes) > 1):
-        if scores.is_cpu:  # numpy finds the largest of neighbours 3 to 7 times as fast as torch
-            labels[start:stop] = torch.from_numpy(scores.numpy().argmax(2))
-        else:
-            labels[start:stop] = scores.argmax(2)
+        labels[start:stop] = scores.max(1).indices  # twice as fast as argmax on a CPU
     return labels
 
 
@@ -78,7 +75,7 @@ def probabilities(
     """
     passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
     for start, stop, scores in _render(passes, softmax=True):
-        yield start, stop, scores.permute(2, 0, 1)
+        yield start, stop, scores.transpose(0, 1)
 
 
 class _Window(NamedTuple):
@@ -99,7 +96,7 @@ class _Pass:
     """One scale, flipped or not: all windows' logits and the maps from them to the image's pixels."""
 
     logits: Tensor
-    """(window rows * h', window columns * w', C). Classes last: then the largest of them is found fastest."""
+    """(window rows * h', C, window columns * w'): classes in the middle, so that a band of rows is one product."""
     rows: AxisMap
     columns: AxisMap
 
@@ -132,7 +129,7 @@ def _apply(
                 passes.append(_empty_pass(window, values, image, patch_size))
             rows = slice(window.row * h, (window.row + 1) * h)
             columns = slice(window.column * w, (window.column + 1) * w)
-            passes[window.number].logits[rows, columns] = values.permute(1, 2, 0)
+            passes[window.number].logits[rows, :, columns] = values.transpose(0, 1)
     return passes
 
 
@@ -141,7 +138,7 @@ def _empty_pass(window: _Window, values: Tensor, image: Tensor, patch_size: tupl
     low = (values.shape[1], values.shape[2])
     rows, columns = window.layout.maps(low, (image.shape[1], image.shape[2]), patch_size)
     height, width = window.layout.room(low)
-    logits = values.new_empty(height, width, len(values), dtype=torch.float32)
+    logits = values.new_empty(height, len(values), width, dtype=torch.float32)
     return _Pass(logits, rows, columns[::-1] if window.flipped else columns)
 
 
@@ -191,18 +188,18 @@ def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
 
 
 def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tensor]]:
-    """Bands (start, stop, scores (stop - start, W, C)) of the average over passes, top to bottom, in one buffer.
+    """Bands (start, stop, scores (stop - start, C, W)) of the average over passes, top to bottom, in one buffer.
 
     Columns are interpolated once per wide band, rows in narrow bands that stay in the processor's cache. All products
     write to a given output: that saves allocations and keeps an autocast around us from rounding them.
     """
     height, width = len(passes[0].rows), len(passes[0].columns)
-    classes, device = passes[0].logits.shape[2], passes[0].logits.device
+    classes, device = passes[0].logits.shape[1], passes[0].logits.device
     row_bytes = 4 * classes * width
     narrow = min(height, max(1, (CPU_BAND if device.type == "cpu" else GPU_BAND) // row_bytes))
     wide = max(narrow, min(64, WIDE_BAND // row_bytes) // narrow * narrow)
     column_blocks = [_column_blocks(one, device) for one in passes]
-    total, scratch = (torch.empty(narrow, width, classes, device=device) for _ in range(2))
+    total, scratch = (torch.empty(narrow, classes, width, device=device) for _ in range(2))
     for top, bottom in bands(height, wide):
         blocks = [_columns(one, top, bottom, columns) for one, columns in zip(passes, column_blocks, strict=True)]
         for start, stop in bands(bottom - top, narrow):
@@ -214,29 +211,29 @@ def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tens
                 product = weights[start:stop, first:last].to(device)
                 torch.mm(product, values[first:last].flatten(1), out=scores.flatten(1))
                 if softmax:
-                    torch.softmax(scores, 2, out=scores)
+                    scores.sub_(scores.amax(1, keepdim=True)).exp_()
+                    share = 1 / (len(passes) * scores.sum(1, keepdim=True))
                     if number:
-                        mean.add_(scores)
-            if softmax and len(passes) > 1:
-                mean.div_(len(passes))
+                        mean.addcmul_(scores, share)
+                    else:
+                        mean.mul_(share)
             yield top + start, top + stop, mean
 
 
 def _column_blocks(one: _Pass, device: torch.device) -> list[tuple[int, int, Tensor, Tensor]]:
-    """The column map cut into blocks (start, stop, used columns, weights (stop - start, used)): it is mostly zeros."""
+    """The column map cut into blocks (start, stop, used columns, weights (used, stop - start)): it is mostly zeros."""
     blocks = []
     for start, stop in bands(len(one.columns), 256):
         used, weights = one.columns.block(start, stop)
-        blocks.append((start, stop, torch.from_numpy(used).to(device), torch.from_numpy(weights).to(device)))
+        blocks.append((start, stop, torch.from_numpy(used).to(device), torch.from_numpy(weights.T.copy()).to(device)))
     return blocks
 
 
 def _columns(one: _Pass, top: int, bottom: int, blocks: list[tuple[int, int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Row weights (bottom - top, k) of a band, and the k rows it uses interpolated along columns, (k, W, C)."""
+    """Row weights (bottom - top, k) of a band, and the k rows it uses interpolated along columns, (k, C, W)."""
     used, weights = one.rows.block(top, bottom)
     logits = one.logits[torch.from_numpy(used).to(one.logits.device)]
-    values = logits.new_empty(len(used), len(one.columns), logits.shape[2])
+    values = logits.new_empty(len(used), logits.shape[1], len(one.columns))
     for start, stop, columns, matrix in blocks:
-        for row, target in zip(logits[:, columns], values[:, start:stop], strict=True):
-            torch.mm(matrix, row, out=target)
+        torch.mm(logits[..., columns].flatten(0, 1), matrix, out=values.flatten(0, 1)[:, start:stop])
     return torch.from_numpy(weights), values
