@@ -18,6 +18,7 @@ from depict.analysis.perturbation import (
     Perturbation,
     Tally,
     deviation,
+    draw,
     find,
     orthonormal,
     perturbed,
@@ -248,3 +249,15 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
 
 def test_pictures_without_truth_have_no_miou():
     assert "no ground truth" in Perturbation(tiny_model()).answer().text[0]
+
+
+@pytest.mark.parametrize("length", [9, 40, 300])
+def test_the_names_of_runs_leave_room_for_the_figure(length):
+    def row(kind, mean, reading=None, sigma=None):
+        return {"kind": kind, "reading": reading, "sigma": sigma, "mean": mean, "spread": 0.01}
+
+    rows = [row("none", 0.5), row("P O_K", 0.4)]
+    rows += [row("noise", 0.3, reading, sigma) for reading in READINGS for sigma in (1e-3, 1e-2)]
+    figure = draw({f"{index}{'x' * length}": rows for index in range(3)})
+    figure.canvas.draw()
+    assert all(axes.get_position().width > 0.7 for axes in figure.axes)

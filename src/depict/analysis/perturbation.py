@@ -36,6 +36,8 @@ NONE, MIX, ROTATE, ORTHO, NOISE = "none", "P O_K", "P'_h O_M", "Ortho(P'_h)", "n
 TRANSFORMATIONS = (NONE, MIX, ROTATE, ORTHO)
 READINGS: dict[str, Callable[[float], float]] = {"variance": math.sqrt, "standard deviation": float}
 """What the paper's sigma may be, and the standard deviation that follows."""
+LONGEST = 70
+"""Letters of a run's name that fit into the figure."""
 SEEDS = (0, 1, 2)
 SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1)
 Row = dict[str, Any]
@@ -311,7 +313,9 @@ def draw(results: dict[str, list[Row]]) -> Figure:
     """The transformations above, the curves over sigma below; a colour for each run."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5, 6.2 + 0.2 * (len(results) // 3)), layout="constrained")
+    # Cells of a study have long names: each then has a line of the legend to itself.
+    columns = 3 if max(map(len, results)) <= 22 else 1
+    figure = Figure(figsize=(6.5, 6.2 + 0.2 * (len(results) // columns)), layout="constrained")
     above, below = figure.subplots(2, 1)
     for index, (name, rows) in enumerate(results.items()):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
@@ -324,7 +328,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
             fmt=marker,
             color=colour,
             capsize=3,
-            label=name,
+            label=name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…",
         )
         for reading, style in zip(READINGS, ("-", ":"), strict=True):
             curve = [row for row in rows if row["reading"] == reading]
@@ -351,7 +355,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
     if len(results) == 1:
         below.legend(fontsize=8)
     else:
-        above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
+        above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize=8)
         _styles(below)
     return figure
 
