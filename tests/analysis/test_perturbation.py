@@ -254,7 +254,7 @@ def test_pictures_without_truth_have_no_miou():
 @pytest.mark.parametrize("length", [9, 40, 300])
 def test_the_names_of_runs_leave_room_for_the_figure(length):
     def row(kind, mean, reading=None, sigma=None):
-        return {"kind": kind, "reading": reading, "sigma": sigma, "mean": mean, "spread": 0.01}
+        return {"perturbation": kind, "reading": reading, "sigma": sigma, "mean": mean, "spread": 0.01}
 
     rows = [row("none", 0.5), row("P O_K", 0.4)]
     rows += [row("noise", 0.3, reading, sigma) for reading in READINGS for sigma in (1e-3, 1e-2)]
