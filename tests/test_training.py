@@ -5,7 +5,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import depict
 from depict import UserError, training
 from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.runs import claim, read_metrics
+from several_processes import torchrun
 
 CLASSES = 3
 
@@ -334,19 +334,11 @@ def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_pat
     assert_same_weights(tmp_path, uninterrupted)
 
 
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 @pytest.mark.parametrize("more", [[], ["--accumulate", "2"], ["--batch", "10", "--accumulate", "4"]], ids=str)
 def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
     """Ten images in batches of 3: shares are uneven, and in the last step of an epoch one process has none."""
-    words = command(pictures, tmp_path / "two", "--encoder.drop-path", "0", workers=0)[2:]
-    words = [*words, "--epochs", "3", "--batch", "3", *more]
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    several = run([sys.executable, "-m", *launcher, "-m", *words], cwd=tmp_path)
+    words = command(pictures, tmp_path / "two", "--encoder.drop-path", "0", workers=0)[3:]
+    several = torchrun(*words, "--epochs", "3", "--batch", "3", *more, cwd=tmp_path)
     assert several.returncode == 0, several.stderr[-3000:]
     alone = command(pictures, tmp_path / "one", "--encoder.drop-path", "0", workers=0)
     batch = ["--batch", "10"] if "--batch" in more else ["--batch", "3"]

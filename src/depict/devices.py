@@ -22,6 +22,7 @@ def processes() -> Iterator[tuple[int, int, int]]:
     torch.distributed.init_process_group()
     try:
         yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
+        torch.distributed.barrier()  # a process that leaves early closes connections that others still read from
     finally:
         torch.distributed.destroy_process_group()
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ import depict
 from depict.cli import main
 from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
 from depict.model import SegmentationModel
+from several_processes import torchrun
 
 CLASSES = ("left", "right", "centre")
 
@@ -107,11 +105,8 @@ def test_pictures_show_the_prediction_in_class_colours_and_where_it_is_wrong(run
 def test_two_processes_count_each_image_once(run):
     assert main(["evaluate", str(run)]) == 0
     alone = json.loads((run / "evaluation.json").read_text())
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*launch, "-m", "depict.cli", "evaluate", str(run)], check=True, capture_output=True, env=environment
-    )
+    several = torchrun("evaluate", run)
+    assert several.returncode == 0, several.stderr[-3000:]
     together = json.loads((run / "evaluation.json").read_text())
     assert together.pop("processes") == 2
     assert alone.pop("processes") == 1

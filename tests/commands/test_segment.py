@@ -20,6 +20,7 @@ import depict
 from depict import outputs as outputs_module
 from depict.cli import main
 from depict.model import create_model
+from several_processes import torchrun
 from strange_files import account, make_mixed
 
 CLASSES = ("sky", "road", "car")
@@ -239,13 +240,8 @@ def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(
 
 def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, tmp_path):
     (pictures / "bad.png").write_bytes(b"")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "depict.cli", "segment", str(run), str(pictures), "--out"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launch, *command, str(tmp_path / "two")], capture_output=True, env=environment, text=True, check=False
-    )
-    assert done.returncode == 1, done.stderr
+    done = torchrun("segment", run, pictures, "--out", tmp_path / "two")
+    assert done.returncode == 1, done.stderr[-3000:]
     assert "4 pictures: 3 written, 0 kept, 1 failed" in done.stdout
     assert segment(run, pictures, "--out", tmp_path / "one") == 1
     assert summary(tmp_path / "two") == summary(tmp_path / "one")
