@@ -19,6 +19,7 @@ from torch import Tensor
 from depict.bands import AxisMap, bands, bilinear
 from depict.errors import UserError
 from depict.protocol import MULTISCALE, Layout, Protocol
+from depict.rendering import largest
 
 __all__ = ["MULTISCALE", "Protocol", "predict", "probabilities"]
 
@@ -49,10 +50,12 @@ def predict(
     16 on a GPU, or as many others as have these pixels.
     """
     passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
-    classes = passes[0].logits.shape[1]
-    labels = torch.empty(image.shape[1:], dtype=torch.uint8 if classes <= 256 else torch.int16)
-    # With one pass the largest logit is the largest probability: no softmax.
-    for start, stop, scores in _render(passes, softmax=len(passes) > 1):
+    first = passes[0]
+    if len(passes) == 1 and first.logits.is_cpu:  # the largest logit is the largest probability: no softmax
+        grid = first.logits.transpose(1, 2).contiguous()
+        return torch.from_numpy(largest(grid.numpy(), first.rows, first.columns))
+    labels = torch.empty(image.shape[1:], dtype=torch.uint8 if first.logits.shape[1] <= 256 else torch.int16)
+    for start, stop, scores in _render(passes):
         labels[start:stop] = scores.max(1).indices  # twice as fast as argmax on a CPU
     return labels
 
@@ -74,7 +77,7 @@ def probabilities(
     Gives (start, stop, probabilities (C, stop - start, W)); a band is overwritten by the next one.
     """
     passes = _apply(network, image, protocol, mean, std, patch_size, batch, device)
-    for start, stop, scores in _render(passes, softmax=True):
+    for start, stop, scores in _render(passes):
         yield start, stop, scores.transpose(0, 1)
 
 
@@ -187,8 +190,8 @@ def _sample(source: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
     return values
 
 
-def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tensor]]:
-    """Bands (start, stop, scores (stop - start, C, W)) of the average over passes, top to bottom, in one buffer.
+def _render(passes: list[_Pass]) -> Iterator[tuple[int, int, Tensor]]:
+    """Bands (start, stop, probabilities (stop - start, C, W)), averaged over passes, top to bottom, in one buffer.
 
     Columns are interpolated once per wide band, rows in narrow bands that stay in the processor's cache. All products
     write to a given output: that saves allocations and keeps an autocast around us from rounding them.
@@ -210,13 +213,12 @@ def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Tens
                 first, last = int(used[0]), int(used[-1]) + 1
                 product = weights[start:stop, first:last].to(device)
                 torch.mm(product, values[first:last].flatten(1), out=scores.flatten(1))
-                if softmax:
-                    scores.sub_(scores.amax(1, keepdim=True)).exp_()
-                    share = 1 / (len(passes) * scores.sum(1, keepdim=True))
-                    if number:
-                        mean.addcmul_(scores, share)
-                    else:
-                        mean.mul_(share)
+                scores.sub_(scores.amax(1, keepdim=True)).exp_()
+                share = 1 / (len(passes) * scores.sum(1, keepdim=True))
+                if number:
+                    mean.addcmul_(scores, share)
+                else:
+                    mean.mul_(share)
             yield top + start, top + stop, mean
 
 

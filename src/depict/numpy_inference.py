@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from depict.bands import AxisMap, bands, bilinear
 from depict.protocol import Layout, Protocol
+from depict.rendering import largest
 
 Network = Callable[[np.ndarray], np.ndarray]
 """Normalised images (B, 3, h, w) -> logits (B, C, h', w')."""
@@ -43,9 +44,11 @@ class Settings:
 def predict(network: Network, image: np.ndarray, protocol: Protocol, settings: Settings) -> np.ndarray:
     """The class of each pixel of a picture uint8 (H, W, 3), uint8 (H, W), int16 beyond 256 classes."""
     passes = _apply(network, image, protocol, settings)
-    classes = passes[0].logits.shape[2]
-    labels = np.empty(image.shape[:2], np.uint8 if classes <= 256 else np.int16)
-    for start, stop, scores in _render(passes, softmax=len(passes) > 1):
+    first = passes[0]
+    if len(passes) == 1:  # the largest logit is the largest probability: no softmax
+        return largest(first.logits, first.rows, first.columns)
+    labels = np.empty(image.shape[:2], np.uint8 if first.logits.shape[2] <= 256 else np.int16)
+    for start, stop, scores in _render(passes):
         labels[start:stop] = scores.argmax(2)
     return labels
 
@@ -54,7 +57,7 @@ def probabilities(
     network: Network, image: np.ndarray, protocol: Protocol, settings: Settings
 ) -> Iterator[tuple[int, int, Floats]]:
     """Bands (start, stop, probabilities (C, stop - start, W)) from top to bottom; each is overwritten by the next."""
-    for start, stop, scores in _render(_apply(network, image, protocol, settings), softmax=True):
+    for start, stop, scores in _render(_apply(network, image, protocol, settings)):
         yield start, stop, scores.transpose(2, 0, 1)
 
 
@@ -151,8 +154,8 @@ def _rounded(values: np.ndarray) -> NDArray[np.uint8]:
     return np.floor(values + np.float32(0.5)).astype(np.uint8)
 
 
-def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Floats]]:
-    """Bands (start, stop, scores (stop - start, W, C)) of the average over passes, top to bottom, in one buffer."""
+def _render(passes: list[_Pass]) -> Iterator[tuple[int, int, Floats]]:
+    """Bands (start, stop, probabilities (stop - start, W, C)), averaged over passes, top to bottom, in one buffer."""
     height, width = len(passes[0].rows), len(passes[0].columns)
     classes = passes[0].logits.shape[2]
     row_bytes = 4 * classes * width
@@ -182,10 +185,9 @@ def _render(passes: list[_Pass], softmax: bool) -> Iterator[tuple[int, int, Floa
                     values[rows].reshape(rows.stop - rows.start, -1),
                     out=scores.reshape(stop - start, -1),
                 )
-                if softmax:
-                    scores -= scores.max(2, keepdims=True)
-                    np.exp(scores, out=scores)
-                    scores /= len(passes) * scores.sum(2, keepdims=True)
-                    if number:
-                        mean += scores
+                scores -= scores.max(2, keepdims=True)
+                np.exp(scores, out=scores)
+                scores /= len(passes) * scores.sum(2, keepdims=True)
+                if number:
+                    mean += scores
             yield top + start, top + stop, mean

@@ -1,0 +1,40 @@
+"""The largest class of each pixel from the logits of a patch grid, in bands of rows.
+
+Classes lie last in memory: then numpy finds the largest of 150 several times as fast as torch does. Numpy only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from depict.bands import AxisMap, Floats, bands
+
+# Bytes of scores at once: they stay in a core's cache.
+BAND = 1 << 20
+ROWS = 64
+"""Rows of the answer that share what was interpolated along columns."""
+
+
+def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
+    """The class (H, W) with the largest of the logits (h, w, C) interpolated by `rows` (H) and `columns` (W).
+
+    uint8, int16 beyond 256 classes; of equals the first.
+    """
+    width, classes = len(columns), logits.shape[2]
+    labels = np.empty((len(rows), width), np.uint8 if classes <= 256 else np.int16)
+    blocks = [(start, stop, *columns.block(start, stop)) for start, stop in bands(width, 256)]
+    narrow = min(ROWS, max(1, BAND // (4 * width * classes)))
+    scores = np.empty((narrow, width, classes), np.float32)
+    for top, bottom in bands(len(rows), ROWS):
+        used, weights = rows.block(top, bottom)
+        points = logits[used]
+        values = np.empty((len(used), width, classes), np.float32)
+        for start, stop, inputs, matrix in blocks:
+            np.matmul(matrix, points[:, inputs], out=values[:, start:stop])
+        for start, stop in bands(bottom - top, narrow):
+            needed = np.flatnonzero(weights[start:stop].any(0))
+            first, last = needed[0], needed[-1] + 1
+            product, out = weights[start:stop, first:last], scores[: stop - start]
+            np.matmul(product, values[first:last].reshape(last - first, -1), out=out.reshape(stop - start, -1))
+            labels[top + start : top + stop] = out.argmax(2)
+    return labels
