@@ -3,7 +3,7 @@
 import pytest
 
 from depict import UserError
-from depict.config import Config, DataConfig
+from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.settings import resolve
 
 
@@ -30,3 +30,25 @@ def test_a_limit_is_drawn_from_what_is_not_held_out():
 def test_a_held_out_part_leaves_images_on_both_sides(part):
     with pytest.raises(UserError, match=r"--data.holdout .* both sides"):
         resolve(with_data(holdout=part))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "optimizer", "decoder", "gain"),
+    [
+        (True, "adamw", DecoderConfig("depict_sa"), 4.0),
+        (True, "adamw", DecoderConfig("segmenter"), 4.0),
+        (True, "adamw", DecoderConfig("depict_sa", logit_gain=1.0), 1.0),
+        (True, "adamw", DecoderConfig("linear"), None),
+        (True, "sgd", DecoderConfig("depict_sa"), 1.0),
+        (False, "adamw", DecoderConfig("depict_sa"), 1.0),
+    ],
+)
+def test_few_classes_on_a_frozen_encoder_start_with_a_larger_gain_unless_one_is_given(frozen, optimizer, decoder, gain):
+    encoder, train = EncoderConfig(freeze=frozen), TrainConfig(optimizer=optimizer)
+    asked = Config(encoder=encoder, data=DataConfig("scenes"), decoder=decoder, train=train)
+    assert resolve(asked)[0].decoder.logit_gain == gain
+
+
+def test_many_classes_start_with_the_released_gain(shared):
+    data = DataConfig("cityscapes", root=shared / "fixtures/cityscapes")
+    assert resolve(Config(encoder=EncoderConfig(freeze=True), data=data))[0].decoder.logit_gain == 1.0

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from depict.config import Config
+from depict.config import Config, DecoderConfig
 from depict.data import create_dataset
 from depict.data.dataset import Dataset, draw, hold_out
 from depict.errors import UserError
 from depict.model import as_pair, with_defaults
+
+FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
+"""A norm over C classes keeps logits below sqrt(C - 1): with few, cross-entropy has little to work with. On a frozen
+encoder a gain of 4 helps then; an encoder that is trained finds its way, and the gain did harm (docs/results.md)."""
 
 
 def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
@@ -42,7 +46,7 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
         side, ratio = min(image_size), max(image_size) / min(image_size)
     resolved = dataclasses.replace(
         config,
-        decoder=with_defaults(config.decoder),
+        decoder=_decoder(config, len(training.classes)),
         image_size=image_size,
         data=dataclasses.replace(data, side=data.side or side, ratio=data.ratio or ratio),
         train=dataclasses.replace(
@@ -54,6 +58,15 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
         ),
     )
     return resolved, training, validation
+
+
+def _decoder(config: Config, classes: int) -> DecoderConfig:
+    """The decoder's settings; its gain as released but for few classes on a frozen encoder."""
+    decoder = with_defaults(config.decoder)
+    few = config.encoder.freeze and config.train.optimizer == "adamw" and classes <= FEW_CLASSES
+    if few and decoder.logit_gain is not None and config.decoder.logit_gain is None:
+        decoder = dataclasses.replace(decoder, logit_gain=FEW_CLASSES_GAIN)
+    return decoder
 
 
 def _check_ranges(config: Config) -> None:
