@@ -1,4 +1,4 @@
-"""Draw every table and picture of docs/results.md again from the small files beside this script.
+"""Write every table and picture of docs/results.md again from the small files beside this script.
 
     python docs/results/redraw.py [--take RUNS]
 
@@ -9,8 +9,11 @@ configuration, metrics and evaluations; no weights, no images.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,7 +23,10 @@ from PIL import Image
 
 HERE = Path(__file__).parent
 KEPT = ("study.yaml", "config.yaml", "metrics.jsonl", "evaluation.json", "evaluation_multiscale.json")
+PAGE = HERE.parent / "results.md"
 PICTURE = HERE.parent / "images" / "camvid_labels.png"
+NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
+Line = dict[str, Any]
 
 
 def take(runs: Path) -> None:
@@ -31,6 +37,149 @@ def take(runs: Path) -> None:
                 target = HERE / file.relative_to(runs)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, target)
+
+
+def lines_of(study: str) -> list[Line]:
+    """What a study found; each line also with its decoder's name and the settings in its label."""
+    from depict.studies.plan import read_study
+    from depict.studies.results import collect
+
+    found = read_study(HERE / study)
+    lines = collect(found, HERE / study) if found else []
+    for line in lines:
+        text = line["group"] if found and found.name == "subset" else line["label"]
+        decoder, *settings = text.split(",")
+        line["decoder"], line["settings"] = NAMES.get(decoder, decoder), dict(one.split("=") for one in settings)
+    return lines
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, numbers to the right."""
+    rule = "|---" + "|---:" * (len(head) - 1) + "|"
+    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+    return "\n".join([first, rule, *others])
+
+
+def percent(line: Line) -> str:
+    """mIoU in percent, with its spread over the seeds if there are several."""
+    spread = f" ± {100 * line['spread']:.2f}" if line["spread"] is not None else ""
+    return f"{100 * line['mean']:.2f}{spread}"
+
+
+def grid(studies: Sequence[str], rows: dict[str, Callable[[dict[str, str]], bool]]) -> str:
+    """Trials in rows, decoders in columns, the best of each in bold."""
+    lines = [line for study in studies for line in lines_of(study)]
+    columns = [name for name in NAMES.values() if any(line["decoder"] == name for line in lines)]
+    best = {name: max(line["mean"] for line in lines if line["decoder"] == name) for name in columns}
+    body = []
+    for title, belongs in rows.items():
+        cells = []
+        for name in columns:
+            found = [line["mean"] for line in lines if line["decoder"] == name and belongs(line["settings"])]
+            text = f"{100 * found[0]:.2f}" if found else "-"
+            cells.append(f"**{text}**" if found and found[0] == best[name] else text)
+        body.append([title, *cells])
+    return markdown(["mIoU % on the held-out quarter", *columns], body)
+
+
+def tuning() -> str:
+    """The trials with a frozen encoder."""
+
+    def plain(rate: str) -> Callable[[dict[str, str]], bool]:
+        return lambda s: s["lr"] == rate and s.get("decoder.logit_gain", "4") == "4" and "warmup" not in s
+
+    rows = {f"rate {rate}, gain 4": plain(rate) for rate in ("1e-3", "3e-3", "1e-2")}
+    rows["best rate, gain 1"] = lambda s: s.get("decoder.logit_gain") == "1"
+    rows["best rate, gain 4, warm-up of 50 steps"] = lambda s: "warmup" in s
+    return grid(["tuning_baselines", "tuning_depict"], rows)
+
+
+def tuning_finetuned() -> str:
+    """The trials with a trained encoder."""
+    pairs = (("2e-4", "1"), ("1e-3", "0.75"), ("3e-3", "0.65"))
+
+    def trial(rate: str, decay: str) -> Callable[[dict[str, str]], bool]:
+        return lambda s: (s["lr"], s.get("layer_decay", "1"), s["decoder.logit_gain"]) == (rate, decay, "4")
+
+    rows = {f"rate {rate}, layer decay {decay}, gain 4": trial(rate, decay) for rate, decay in pairs}
+    rows["best of these, gain 1"] = lambda s: s["decoder.logit_gain"] == "1"
+    return grid(["tuning_finetuned"], rows)
+
+
+def decoders(study: str, speed: str) -> str:
+    """One line for each decoder: quality, size, cost; time at the speed of another study, made on an idle machine."""
+    head = ["decoder", "mIoU %", "each seed", "multi-scale", "parameters", "GFLOPs", "training", "images/s"]
+    order = list(NAMES.values())
+    idle = {line["decoder"]: line["images_per_second"] for line in lines_of(speed)}
+    body = [
+        [
+            line["decoder"],
+            percent(line),
+            ", ".join(f"{100 * miou:.2f}" for miou in line["miou"]),
+            f"{100 * line['multiscale']:.2f}" if line["multiscale"] else "-",
+            f"{line['parameters'] / 1e6:.3f} M",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+            f"{line['images'] * line['training']['epochs'] / idle[line['decoder']] / 60:.1f} min",
+            f"{idle[line['decoder']]:.1f}",
+        ]
+        for line in sorted(lines_of(study), key=lambda line: order.index(line["decoder"]))
+    ]
+    return markdown(head, body)
+
+
+def classes() -> str:
+    """IoU of each class, of the best seed of every decoder, frozen and fine-tuned."""
+    order = list(NAMES.values())
+    lines = [
+        (line["decoder"] + tuned, line["classes"])
+        for study, tuned in (("frozen", ""), ("finetuned", ", fine-tuned"))
+        for line in sorted(lines_of(study), key=lambda line: order.index(line["decoder"]))
+    ]
+    names = list(lines[0][1])
+    body = [[name, *(f"{100 * found[name]:.1f}" for _, found in lines)] for name in names]
+    return markdown(["IoU %", *(title for title, _ in lines)], body)
+
+
+def less_data() -> str:
+    """Decoders in rows, numbers of training images in columns."""
+    lines, longer = lines_of("less_data"), lines_of("less_data_longer")
+    counts = sorted({line["images"] for line in lines})
+    few = min(counts)
+    head = ["mIoU %", *(f"{count} images" for count in counts), f"{few} images, 48 epochs"]
+    body = []
+    for name in dict.fromkeys(line["decoder"] for line in lines):
+        cells = [next((percent(x) for x in lines if (x["decoder"], x["images"]) == (name, n)), "-") for n in counts]
+        body.append([name, *cells, next((percent(x) for x in longer if x["decoder"] == name), "-")])
+    return markdown(head, body)
+
+
+def ablation(group: str) -> str:
+    """One of the two ablation tables."""
+    head = [group, "mIoU %", "parameters", "GFLOPs"]
+    lines = [line for line in lines_of("ablation") if line["group"] == group]
+    body = [
+        [x["label"], percent(x), f"{x['parameters'] / 1e6:.3f} M", f"{x['multiply_adds'] / 1e9:.3f}"] for x in lines
+    ]
+    return markdown(head, body)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "tuning": tuning,
+    "tuning_finetuned": tuning_finetuned,
+    "frozen": lambda: decoders("frozen", "speed_frozen"),
+    "finetuned": lambda: decoders("finetuned", "speed_finetuned"),
+    "classes": classes,
+    "less_data": less_data,
+    "mixtures": lambda: ablation("mixtures"),
+    "heads": lambda: ablation("heads x head dimension"),
+}
+"""The tables of the page, each between `<!-- table: NAME -->` and `<!-- end -->`."""
+
+
+def filled(text: str) -> str:
+    """The page with all its tables written anew."""
+    block = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+    return block.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end -->", text)
 
 
 def redraw_studies() -> None:
@@ -77,6 +226,7 @@ def main() -> None:
         take(options.take)
     redraw_studies()
     draw_labels()
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
