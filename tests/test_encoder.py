@@ -88,6 +88,43 @@ def test_weights_load_from_a_local_file_with_the_head_left_out(tmp_path, suffix)
     assert torch.equal(resized.vit.pos_embed, expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("deit_tiny_distilled_patch16_224", 2),
+        ("vit_small_patch14_dinov2", 1),
+        ("vit_small_patch14_reg4_dinov2", 0),  # its positions are those of the patches alone
+        ("vit_small_patch16_dinov3", None),  # rotary, no table of positions
+    ],
+)
+def test_every_family_loads_its_tensors_from_a_file_onto_another_grid(tmp_path, name, prefix):
+    patch = 14 if "patch14" in name else 16
+    source = Encoder(name, (4 * patch, 4 * patch), **TINY).eval()
+    state = source.vit.state_dict()
+    for tensor in state.values():
+        tensor.normal_(std=0.3)
+    if prefix is not None:
+        state["pos_embed"][:, prefix:] = torch.arange(4.0).repeat_interleave(4)[:, None]  # the row, in every channel
+    heads = {"head.weight": torch.zeros(1000, 64), "head.bias": torch.zeros(1000)}
+    if "distilled" in name:
+        heads |= {f"head_dist.{kind}": heads[f"head.{kind}"].clone() for kind in ("weight", "bias")}
+    save_file(state | heads, tmp_path / "weights.safetensors")
+    # Files fit whole encoders only, which would take hundreds of megabytes here: so this is loaded afterwards.
+    same, other = Encoder(name, (4 * patch, 4 * patch), **TINY).eval(), Encoder(name, (7 * patch, 3 * patch), **TINY)
+    for encoder in (same, other):
+        encoder._load(name, tmp_path / "weights.safetensors")
+    image = torch.randn(1, 3, 4 * patch, 4 * patch)
+    assert torch.equal(same(image)[0], source(image)[0])
+    loaded = other.vit.state_dict()
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(loaded[key], state[key]) for key in state if key != "pos_embed")
+    if prefix is not None:
+        assert torch.equal(loaded["pos_embed"][:, :prefix], state["pos_embed"][:, :prefix])
+        rows = loaded["pos_embed"][0, prefix:].unflatten(0, (7, 3))
+        assert torch.allclose(rows, rows[:, :1, :1].expand_as(rows), atol=1e-5)
+        assert (rows[:, 0, 0].diff() > 0).all()
+
+
 def test_the_real_pretrained_vit_loads_strictly(shared):
     path = shared / "weights" / "vit_tiny_patch16_224.safetensors"
     encoder = Encoder("vit_tiny_patch16_224", (224, 224), pretrained=str(path))
