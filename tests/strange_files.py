@@ -22,7 +22,7 @@ class Expected(NamedTuple):
 
 GOOD = ("L", "LA", "P", "P+", "1", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F", "turned", "gif", "webp")
 ODD = ("jpeg as png", "png as jpg", "link", "png as txt", "no ending")
-BAD = ("cut png", "cut jpg", "cut tif", "empty", "text", "bomb", "eps", "broken link", "noise")
+BAD = ("cut png", "cut jpg", "cut tif", "empty", "text", "bomb", "eps", "broken link", "noise", "NaN")
 WORDS = ("photo", "Straße", "写真", "снимок", "a b", "ö.ü", "100%", "🙂", "quote'd", "x" * 120)
 
 
@@ -71,10 +71,7 @@ def _make(stem: Path, kind: str, width: int, height: int, random: np.random.Gene
         return at(".png"), written
     if kind in ("I", "F"):
         dtype = np.int32 if kind == "I" else np.float32
-        values = np.asarray(picture.convert("L")).astype(dtype)
-        if kind == "F":
-            values[0, 0] = np.nan
-        Image.fromarray(values).save(at(".tiff"))
+        Image.fromarray(np.asarray(picture.convert("L")).astype(dtype)).save(at(".tiff"))
         return at(".tiff"), written
     if kind == "turned":
         exif = Image.Exif()
@@ -106,7 +103,11 @@ def _make_odd(at, kind: str, picture: Image.Image, written: Expected) -> tuple[P
         at(".png").symlink_to(at(".gone"))
         return at(".png"), Expected("failed")
     content, ending = b"", ".jpg"
-    if kind.startswith("cut"):
+    if kind == "NaN":
+        values = np.asarray(picture.convert("L")).astype(np.float32)
+        values[-1, -1] = np.nan
+        ending, content = ".tiff", _encoded(Image.fromarray(values), "tiff")
+    elif kind.startswith("cut"):
         ending = "." + kind.split()[1]
         whole = _encoded(picture, {".png": "png", ".jpg": "jpeg", ".tif": "tiff"}[ending])
         content = whole[: len(whole) // 2]

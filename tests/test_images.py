@@ -80,6 +80,9 @@ def test_sixteen_bits_keep_their_upper_byte():
         (np.full((2, 2, 3), -4), "must be uint8, uint16, or a float"),
         ("picture.png", "must be a PIL image, an array or a tensor, not a str"),
         (Image.new("RGB", (0, 3)), "0 x 3 pixels is empty"),
+        (Image.fromarray(np.float32([[0.5, np.nan]])), "holds NaN or infinite values"),
+        (Image.fromarray(np.float32([[0.5], [np.inf]])), "holds NaN or infinite values"),
+        (Image.fromarray(np.float32([[0.5], [-np.inf]])), "holds NaN or infinite values"),
     ],
 )
 def test_what_is_no_picture_is_told_in_one_line(image, message):
@@ -105,9 +108,10 @@ def damaged_files(folder):
     whole = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(whole, "PNG")
     (folder / "half.png").write_bytes(whole.getvalue()[:4000])
+    Image.fromarray(np.float32([[0.5, np.nan]])).save(folder / "nan.tiff")
 
 
-@pytest.mark.parametrize("name", ["missing.png", "text.png", "zero.jpg", "half.png"])
+@pytest.mark.parametrize("name", ["missing.png", "text.png", "zero.jpg", "half.png", "nan.tiff"])
 def test_unreadable_files_are_named_in_one_line(tmp_path, name):
     damaged_files(tmp_path)
     with pytest.raises(UserError, match=name) as caught:

@@ -27,12 +27,21 @@ ORIENTATION = 0x0112
 """The EXIF tag for how a camera was held; 1 is upright."""
 PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow hands to other programs to draw."""
+NOT_FINITE = "the image holds NaN or infinite values."
 
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read a picture file as RGB (H, W, 3), turned upright by its EXIF orientation."""
     with opened(Path(path)) as image:
+        return file_to_rgb(path, image)
+
+
+def file_to_rgb(path: str | Path, image: Image.Image) -> np.ndarray:
+    """As `to_rgb`, of an opened file: what is wrong with its values is told with its name."""
+    try:
         return to_rgb(image)
+    except UserError as error:
+        raise UserError(f"'{path}': {error}") from error
 
 
 @contextlib.contextmanager
@@ -108,14 +117,12 @@ def _from_wide(values: np.ndarray) -> np.ndarray:
     # In bands, since doubles take eight times as much.
     rows = range(0, len(values), max(1, (1 << 20) // values.shape[1]))
     parts = [values[row : row + rows.step] for row in rows]
-    top = max(_finite(part).max() for part in parts)
+    if not all(np.isfinite(part).all() for part in parts):
+        raise UserError(NOT_FINITE)
+    top = float(values.max())
     full = next(full for full in (1.0, 255.0, 65535.0, top) if top <= full)
-    grey = np.concatenate([np.round(_finite(part).clip(0) * (255.0 / full)).astype(np.uint8) for part in parts])
-    return np.repeat(grey[..., None], 3, axis=2)
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    grey = [np.round(part.astype(np.float64).clip(0) * (255.0 / full)).astype(np.uint8) for part in parts]
+    return np.repeat(np.concatenate(grey)[..., None], 3, axis=2)
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:
@@ -141,7 +148,7 @@ def _to_bytes(array: np.ndarray) -> np.ndarray:
         return array.astype(np.uint8) * 255
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
-            raise UserError("the image holds NaN or infinite values.")
+            raise UserError(NOT_FINITE)
         if array.min() < 0 or array.max() > 1:
             raise UserError(
                 f"a float image must lie in 0..1, this one spans {array.min():.3g} to {array.max():.3g}; "

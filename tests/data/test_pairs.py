@@ -106,6 +106,15 @@ def test_a_truncated_image_is_named_when_it_is_read(tmp_path, suffix):
     assert complaint(tmp_path, quick=False).startswith(f"cannot read '{image}': image file is truncated")
 
 
+def test_an_image_with_nan_is_named_when_it_is_read(tmp_path):
+    image, mask = spoiled(tmp_path)
+    image.unlink()
+    save(mask, stripes([0, 1], 120, 160))
+    Image.fromarray(np.full((120, 160), np.nan, np.float32)).save(image.with_suffix(".tiff"))
+    expected = f"'{image.with_suffix('.tiff')}': the image holds NaN or infinite values."
+    assert complaint(tmp_path, quick=False) == expected
+
+
 def test_a_damaged_picture_is_an_error_never_a_crash(tmp_path):
     image, _ = spoiled(tmp_path)
     whole = np.frombuffer(image.read_bytes(), np.uint8)

@@ -19,8 +19,8 @@ from PIL import Image
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
+from depict.images import file_to_rgb
 from depict.images import opened as open_picture
-from depict.images import to_rgb
 
 if TYPE_CHECKING:
     import torch
@@ -175,8 +175,8 @@ def read_image(path: Path) -> torch.Tensor:
     import torch
 
     with opened(path) as image:
-        usual = image.mode == "RGB" and "exif" not in image.info  # spares the copies that `to_rgb` makes
-        return torch.from_numpy(np.array(image if usual else to_rgb(image))).permute(2, 0, 1)
+        usual = image.mode == "RGB" and "exif" not in image.info  # spares the copies that `file_to_rgb` makes
+        return torch.from_numpy(np.array(image if usual else file_to_rgb(path, image))).permute(2, 0, 1)
 
 
 def read_mask(path: Path, colours: bool = False) -> np.ndarray:
