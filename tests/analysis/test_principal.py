@@ -1,15 +1,19 @@
 """PCA as segmenter: planted directions are found, and every kind of decoder can be asked."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from depict.analysis.partitions import compare
 from depict.analysis.principal import (
+    CAPTION,
+    GAP,
     MASKS,
     Principal,
     kmeans_segments,
@@ -140,6 +144,7 @@ def test_every_decoder_is_answered_with_numbers_and_pictures(decoder):
         question.see(look(model, scenes, index))
     answer = question.answer()
     assert len(question.rows) == 4
+    assert list(answer.pictures) == [scenes.name_of(index) for index in range(5)]
     assert all(value is not None and np.isfinite(value) for value in answer.numbers.values())
     assert answer.data["images"] == 5
     assert len(answer.tables["stages"]) == 3 * len(question.stages) + 1
@@ -152,14 +157,42 @@ def test_every_decoder_is_answered_with_numbers_and_pictures(decoder):
     assert told["adjusted_rand"] == pytest.approx(np.mean([one.adjusted_rand for one in own]))
 
 
+def test_the_picture_of_an_image_shows_every_method_before_and_after_the_decoder():
+    model = tiny_model()
+    question = Principal(model)
+    sample = look(model, Scenes(None, "val"), 0)
+    question.see(sample)
+    panels = question.rows[0].panels
+    found = stages(sample.trace)
+    for title, Z, segment in (
+        ("PCA on Z0", found["Z0"], pca_segments),
+        ("k-means, Z0", found["Z0"], kmeans_segments),
+        ("k-means, Z_L1", found["mssa 1"], kmeans_segments),
+    ):
+        parts = segment(Z).reshape(sample.trace.grid)
+        truth = sample.patch_labels.view(sample.trace.grid).numpy()
+        colours = part_colours(truth, parts, model.palette)
+        assert {tuple(colour) for colour in panels[title].reshape(-1, 3).tolist()} <= set(colours.values())
+    sheet = np.asarray(Image.open(io.BytesIO(question.pictures[sample.name])))
+    height, width = panels["input"].shape[:2]
+    order = ["input", "truth", MASKS]
+    order += [f"{method} {stage}" for stage in ("Z0", "Z_L1") for method in ("PCA on", "centred,", "k-means,")]
+    for place, title in enumerate(order):
+        y = GAP + CAPTION + place // 3 * (height + CAPTION + GAP)
+        x = GAP + place % 3 * (max(width, 110) + GAP)
+        assert (sheet[y : y + height, x : x + width] == panels[title]).all(), title
+
+
 def test_pictures_without_truth_are_drawn_and_not_scored():
     model = tiny_model()
     question = Principal(model)
     sample = look(model, Scenes(None, "val"), 0)
     question.see(dataclasses.replace(sample, labels=None, patch_labels=None))
     unlabelled = torch.full_like(sample.patch_labels, 255)
-    question.see(dataclasses.replace(sample, labels=torch.full_like(sample.labels, 255), patch_labels=unlabelled))
+    ignored = torch.full_like(sample.labels, 255)
+    question.see(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabelled))
     answer = question.answer()
     assert not answer.numbers
     assert set(answer.figures) == {"images"}
+    assert list(answer.pictures) == [sample.name, "other"]
     assert "no ground truth" in answer.text[0]

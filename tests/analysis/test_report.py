@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,6 +59,7 @@ def slope(rise: float) -> Answer:
         data={"rise": rise, "values": np.array([1.0, math.nan]), "tensor": torch.tensor(3), 7: (1, 2)},
         tables={"points": [{"t": 0, "h": 0.5}, {"t": 1, "h": math.inf, "note": "a, b"}]},
         figures={"line": figure()},
+        pictures={"day/one image": b"bytes of a PNG"},
         captions={"line": f"Height over time; it rises by {rise}."},
         text=[f"It rises by {rise} m/s.", "As the theory says."],
     )
@@ -102,8 +104,9 @@ def test_tables_have_every_column_of_any_row(folder):
 def test_figures_are_files_and_the_same_findings_give_the_same_bytes(folder, tmp_path):
     findings = [Finding(Slope, slope(0.25))]
     write_answers(tmp_path, {"run": "runs/depict_sa_seed0"}, findings)
-    for path in tmp_path.iterdir():
-        assert path.read_bytes() == (folder / RUNS[0] / path.name).read_bytes()
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        assert path.read_bytes() == (folder / RUNS[0] / path.relative_to(tmp_path)).read_bytes()
+    assert (tmp_path / "slope" / "day" / "one image.png").read_bytes() == b"bytes of a PNG"
     with Image.open(tmp_path / "slope_line.png") as picture:
         assert picture.size == (900, 450)
     assert b"<svg" in (tmp_path / "slope_line.svg").read_bytes()

@@ -8,6 +8,7 @@ eigenvector means nothing.
 
 from __future__ import annotations
 
+import io
 import statistics
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 from scipy.cluster.vq import kmeans2
 from scipy.linalg import eigh
 from torch import Tensor
@@ -39,9 +41,11 @@ DIRECTIONS = 10
 STARTS = 3
 """Of k-means, of which the best is kept."""
 SHOWN = 4
-"""Images in the picture."""
+"""Images in the figure; every image has a picture of its own."""
 THUMBNAIL = 240
-"""Longest side of an image in the picture, in pixels."""
+"""Longest side of a panel, in pixels."""
+CAPTION, GAP = 20, 8
+"""Pixels above and between the panels of a picture."""
 UNKNOWN: Colour = (225, 225, 222)
 """Colour of what is ignored."""
 MASKS = "model's masks"
@@ -152,9 +156,8 @@ def paint(labels: Labels, colours: dict[int, Colour]) -> NDArray[np.uint8]:
 
 @dataclass
 class _Row:
-    """One image of the picture."""
+    """One image: its panels in the order of the figure, the last six of them the maps of Z0 and Z_L1 in turn."""
 
-    name: str
     panels: dict[str, NDArray[np.uint8]]
 
 
@@ -180,6 +183,9 @@ class Principal(Question):
         self.scores: dict[tuple[str, str], list[Scores]] = {}
         """By stage and method, one for each labelled image."""
         self.rows: list[_Row] = []
+        """Of the images in the figure."""
+        self.pictures: dict[str, bytes] = {}
+        """By name of the image, as PNG: all of them as arrays would be large."""
         self.stages: list[str] = []
 
     def see(self, sample: Sample) -> None:
@@ -191,9 +197,6 @@ class Principal(Question):
         labelled = truth is not None and bool((truth != IGNORE).any())
         found = stages(trace)
         self.stages = list(found)
-        shown = len(self.rows) < SHOWN
-        if not labelled and not shown:
-            return
         parts = {
             (stage, method): segment(Z).reshape(grid)
             for stage, Z in found.items()
@@ -202,8 +205,10 @@ class Principal(Question):
         if truth is not None and labelled:
             for key, labels in (parts | {(MASKS, MASKS): masks}).items():
                 self.scores.setdefault(key, []).append(compare(truth, labels))
-        if shown:
-            self.rows.append(self._row(sample, masks, masks if truth is None else truth, parts))
+        row = self._row(sample, masks, masks if truth is None else truth, parts)
+        self.pictures[sample.name] = _picture(row)
+        if len(self.rows) < SHOWN:
+            self.rows.append(row)
 
     def _row(self, sample: Sample, masks: Labels, truth: Labels, parts: dict[tuple[str, str], Labels]) -> _Row:
         """The panels of one image: clusters in the colours of the classes that they match."""
@@ -221,11 +226,12 @@ class Principal(Question):
             ("PCA on Z_L1", (last, "PCA")),
             ("centred, Z0", ("Z0", "PCA, centred")),
             ("centred, Z_L1", (last, "PCA, centred")),
+            ("k-means, Z0", ("Z0", "k-means")),
             ("k-means, Z_L1", (last, "k-means")),
         ):
             colours = part_colours(truth, parts[key], self.model.palette)
             panels[title] = on_pixels(paint(parts[key], colours), size, cells)
-        return _Row(sample.name, {title: _thumbnail(panel) for title, panel in panels.items()})
+        return _Row({title: _thumbnail(panel) for title, panel in panels.items()})
 
     def answer(self) -> Answer:
         """Means over the images, the picture, and whether the layers helped."""
@@ -235,8 +241,10 @@ class Principal(Question):
             answer.captions["images"] = (
                 "Directions and clusters have the colour of the class that they match best; those beyond the classes "
                 "have lighter or darker shades of the class that most of their patches belong to. Grey is ignored. "
-                f"Z_L1: after {self.stages[-1]}."
+                f"Z_L1: after {self.stages[-1]}. Each of the {len(self.pictures)} images has such a picture of its own "
+                "among the files below."
             )
+            answer.pictures = self.pictures
         if not self.scores:
             answer.text = ["The images have no ground truth: there are pictures, and no numbers."]
             return answer
@@ -300,6 +308,23 @@ def _thumbnail(panel: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Every n-th pixel, so that a page of pictures stays small and flat colours stay flat."""
     step = -(-max(panel.shape[:2]) // THUMBNAIL)
     return panel[step // 2 :: step, step // 2 :: step]
+
+
+def _picture(row: _Row) -> bytes:
+    """The panels of one image as PNG: image, truth and masks; the maps of Z0; those of Z_L1."""
+    titles = list(row.panels)
+    lines = (titles[:-6], titles[-6::2], titles[-5::2])
+    height, width = row.panels["input"].shape[:2]
+    column, line = max(width, 110) + GAP, height + CAPTION + GAP
+    sheet = Image.new("RGB", (3 * column + GAP, 3 * line + GAP), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for y, shown in zip(range(GAP, 3 * line, line), lines, strict=True):
+        for x, title in zip(range(GAP, 3 * column, column), shown, strict=False):
+            draw.text((x, y), title, "black", font)
+            sheet.paste(Image.fromarray(row.panels[title]), (x, y + CAPTION))
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
 
 
 def _draw_images(rows: list[_Row]) -> Figure:

@@ -47,6 +47,8 @@ class Answer:
     """Rows of each table, written as STEM_NAME.csv."""
     figures: dict[str, Figure] = field(default_factory=dict)
     """Matplotlib figures by a short name, written as PNG and SVG; at most 7 inches wide, readable on a phone."""
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    """PNG files of single images by the image's name, written as STEM/NAME.png; the page links to them only."""
     captions: dict[str, str] = field(default_factory=dict)
     """One sentence or two under each figure: what is on the axes, what to look for."""
     text: list[str] = field(default_factory=list)

@@ -3,6 +3,7 @@
 FOLDER/RUN/STEM.json             everything that a question measured, and its words
 FOLDER/RUN/STEM_NAME.csv         each of its tables
 FOLDER/RUN/STEM_NAME.png, .svg   each of its figures
+FOLDER/RUN/STEM/IMAGE.png        each of its pictures of single images
 FOLDER/report.html               all of it for all runs, side by side
 """
 
@@ -93,6 +94,9 @@ def write_answers(folder: Path, about: dict[str, Any], findings: Iterable[Findin
         for name, rows in answer.tables.items():
             _write_table(folder / f"{stem}_{name}.csv", plain(rows))
         _write_figures(folder, stem, answer)
+        for name, content in answer.pictures.items():
+            with atomic_path(folder / stem / f"{name}.png") as temporary:
+                temporary.write_bytes(content)
 
 
 def plain(value: Any) -> Any:
@@ -208,6 +212,7 @@ def _links(run: str, stem: str, answer: Answer) -> list[tuple[str, str]]:
     """Name and relative address of the files of a question."""
     names = [f"{stem}.json", *(f"{stem}_{name}.csv" for name in answer.tables)]
     names += [f"{stem}_{name}.{kind}" for name in answer.figures for kind in ("png", "svg")]
+    names += [f"{stem}/{name}.png" for name in answer.pictures]
     return [(name, quote(f"{run}/{name}")) for name in names]
 
 
