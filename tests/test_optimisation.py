@@ -7,7 +7,7 @@ import torch
 
 from depict.config import Config, DecoderConfig, EncoderConfig, TrainConfig
 from depict.model import SegmentationModel
-from depict.optimisation import MovingAverage, create_optimizer, learning_rate, parameter_groups, set_rate
+from depict.optimisation import MovingAverage, all_finite, create_optimizer, learning_rate, parameter_groups, set_rate
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +83,23 @@ def test_the_moving_average_is_put_in_and_taken_out():
     with average:
         assert module.weight.item() == pytest.approx(0.1)
     assert module.weight.item() == 1
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("place", ["weight", "memory", "average"])
+def test_one_number_that_is_none_is_found_wherever_it_is_kept(place, value):
+    network = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    network(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    average = MovingAverage(network, 0.9)
+    with torch.no_grad():
+        network.weight.fill_(3e38)  # large, and finite
+    assert all_finite(optimizer, average)
+    places = {
+        "weight": network.weight.data,
+        "memory": optimizer.state[network.weight]["momentum_buffer"],
+        "average": average.values["weight"],
+    }
+    places[place][1, 2] = value
+    assert not all_finite(optimizer, average)

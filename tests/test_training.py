@@ -204,13 +204,79 @@ def test_patience_ends_a_training_that_gets_no_better(pictures, tmp_path):
     assert training.train(config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2), tmp_path) is None
 
 
+def everything_kept(out):
+    """All tensors of a run's state."""
+    state = torch.load(out / "state" / "last.pt", weights_only=True)
+    memories = [memory.values() for memory in state["optimizer"]["state"].values()]
+    return [*state["network"].values(), *(value for memory in memories for value in memory if torch.is_tensor(value))]
+
+
 def test_a_loss_that_is_no_number_stops_with_the_step_and_the_files(pictures, tmp_path):
-    with pytest.raises(UserError, match=r"the loss became (nan|inf) at step \d+, with the images train\d") as caught:
-        training.train(config(pictures, epochs=30, lr=1e30, optimizer="sgd"), tmp_path)
+    with pytest.raises(UserError, match=r"the loss became (nan|inf) at step 2, with the images train\d") as caught:
+        training.train(config(pictures, epochs=30, lr=1e30, optimizer="sgd", save_every=1), tmp_path)
     assert "\n" not in str(caught.value)
-    state = tmp_path / "state" / "last.pt"
-    if state.exists():
-        assert all(value.isfinite().all() for value in torch.load(state, weights_only=True)["network"].values())
+    assert "keeps the state after step 1." in str(caught.value)
+    assert all(value.isfinite().all() for value in everything_kept(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("cause", "settings"),
+    [
+        ("rate", {"optimizer": "sgd"}),
+        ("rate", {"optimizer": "sgd", "ema": 0.9}),
+        ("gradient", {"optimizer": "sgd"}),
+        ("gradient", {"optimizer": "adamw", "clip": 1.0}),
+    ],
+    ids=str,
+)
+def test_an_update_that_is_no_number_is_not_kept(pictures, tmp_path, monkeypatch, cause, settings):
+    """The loss of the third step is finite, its update is not."""
+    batches = []
+    step, cross_entropy = training._Trainer._step, training.losses.cross_entropy
+    monkeypatch.setattr(
+        training._Trainer, "_step", lambda t, batch, rate: batches.append(batch) or step(t, batch, rate)
+    )
+
+    def steep(masks, *more):
+        summed, pixels = cross_entropy(masks, *more)
+        return summed + (0 * masks.sum()).sqrt() if len(batches) == 3 else summed, pixels
+
+    if cause == "rate":
+        monkeypatch.setattr(training, "learning_rate", lambda iteration, *_: 3.4e38 if iteration == 2 else 1e-3)
+    else:
+        monkeypatch.setattr(training.losses, "cross_entropy", steep)
+    with pytest.raises(UserError, match="the weights became inf or nan at step 3") as caught:
+        training.train(config(pictures, save_every=1, **settings), tmp_path)
+    names = [f"train{index}" for index in batches[2].indices.tolist()]
+    assert f"with the images {', '.join(names)}; '{tmp_path}' keeps the state after step 2." in str(caught.value)
+    assert torch.load(tmp_path / "state" / "last.pt", weights_only=True)["iteration"] == 2
+    assert all(value.isfinite().all() for value in everything_kept(tmp_path))
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_gradients_whose_squares_overflow_are_not_kept(pictures, tmp_path, monkeypatch):
+    """AdamW divides by the root of their squares: the weights stay finite, and would never move again."""
+    real = training.losses.cross_entropy
+
+    def huge(*arguments):
+        summed, pixels = real(*arguments)
+        return summed * 1e30, pixels
+
+    monkeypatch.setattr(training.losses, "cross_entropy", huge)
+    with pytest.raises(UserError, match="the weights became inf or nan at step 1, .* had no state saved yet"):
+        training.train(config(pictures, optimizer="adamw", save_every=1), tmp_path)
+    assert not (tmp_path / "state").exists()
+
+
+def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_path):
+    words = command(pictures, tmp_path / "two", "--optimizer", "sgd", "--save-every", "1", "--epochs", "1", workers=0)
+    words[words.index("--lr") + 1] = "3.4e38"
+    result = torchrun(*words[3:], cwd=tmp_path)
+    assert result.returncode != 0
+    told = [line for line in result.stderr.splitlines() if line.startswith("depict: ")]
+    assert "the weights became inf or nan at step 1, with the images" in told[0]
+    assert told[0].count("train") >= 4  # of both processes
+    assert not (tmp_path / "two" / "state").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The optimiser, the rate of each step and of each layer, the moving average of the weights."""
+"""The optimiser, the rate of each step and of each layer, the moving average of the weights, and their soundness."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from depict.config import TrainConfig
 
@@ -84,3 +85,17 @@ class MovingAverage:
     def __exit__(self, *_: object) -> None:
         """Give the module its own values back."""
         self.module.load_state_dict(self.own)
+
+
+@torch.no_grad()
+def all_finite(optimizer: torch.optim.Optimizer, average: MovingAverage | None = None) -> bool:
+    """Whether the trained weights, what the optimiser remembers of them and their average hold neither inf nor NaN.
+
+    Of weights that are sharded among processes, this process's share.
+    """
+    kept = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept += [value for memory in optimizer.state.values() for value in memory.values() if torch.is_tensor(value)]
+    kept += [value for value in average.values.values() if value.is_floating_point()] if average else []
+    kept = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in kept]
+    # The norm is the fastest test, but its squares overflow before the weights do: only then look at each.
+    return bool(nn.utils.get_total_norm(kept).isfinite()) or all(bool(tensor.isfinite().all()) for tensor in kept)

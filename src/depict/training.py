@@ -46,7 +46,7 @@ from depict.errors import UserError
 from depict.evaluation import Result, evaluate, protocol_for
 from depict.features import FeatureBatch, feature_batches, open_cache
 from depict.model import LAST, WEIGHTS, SegmentationModel, save_tensors
-from depict.optimisation import MovingAverage, create_optimizer, learning_rate, set_rate
+from depict.optimisation import MovingAverage, all_finite, create_optimizer, learning_rate, set_rate
 from depict.runs import Metrics, State, check_same, claim
 from depict.settings import resolve
 
@@ -150,7 +150,7 @@ class _Trainer:
         if self.sharded and self.average:
             raise UserError("a moving average (--ema) of a model that is sharded by FSDP is not supported.")
         self.state = State(out)
-        self.iteration, self.best, self.best_iteration, self.since_best = 0, -1.0, 0, 0
+        self.iteration, self.saved, self.best, self.best_iteration, self.since_best = 0, 0, -1.0, 0, 0
         self.stopping = 0
 
     def run(self) -> Result | None:
@@ -235,13 +235,16 @@ class _Trainer:
                 accelerator.backward(loss * accelerator.num_processes)
         value = self._global(float(total))
         if not math.isfinite(value):
-            self._give_up(batch, value)
+            self._give_up(batch, f"the loss became {value}")
         if self.settings.clip is not None:
             accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average:
             self.average.update()
+        # A finite loss does not promise a finite update; found here, it is neither saved nor blamed on the next images.
+        if self._global(0.0 if all_finite(self._plain_optimizer(), self.average) else 1.0):
+            self._give_up(batch, "the weights became inf or nan")
         return value
 
     def _forward(self, inputs: Tensor) -> Tensor:
@@ -341,6 +344,7 @@ class _Trainer:
         }
         if self.main:
             self.state.save(values)
+        self.saved = self.iteration
         self.accelerator.wait_for_everyone()
 
     def _restore(self) -> None:
@@ -356,17 +360,19 @@ class _Trainer:
             self.accelerator.scaler.load_state_dict(values["scaler"])
         if self.average:
             self.average.values = {name: value.to(self.accelerator.device) for name, value in values["average"].items()}
-        self.iteration, self.best = values["iteration"], values["best"]
+        self.iteration = self.saved = values["iteration"]
+        self.best = values["best"]
         self.best_iteration, self.since_best = values["best_iteration"], values["since_best"]
 
     def _plain_optimizer(self) -> torch.optim.Optimizer:
         return getattr(self.optimizer, "optimizer", self.optimizer)
 
-    def _give_up(self, batch: Batch | FeatureBatch, value: float) -> None:
+    def _give_up(self, batch: Batch | FeatureBatch, what: str) -> None:
         names = gather_object([self.training.name_of(int(index)) for index in batch.indices])
+        kept = f"keeps the state after step {self.saved}" if self.saved else "had no state saved yet"
         raise UserError(
-            f"the loss became {value} at step {self.iteration + 1}, with the images {', '.join(names)}; "
-            f"'{self.out}' keeps the state before it. Another --out with a lower --lr, --clip 1 or a --warmup may help."
+            f"{what} at step {self.iteration + 1}, with the images {', '.join(names)}; '{self.out}' {kept}. "
+            "Another --out with a lower --lr, --clip 1 or a --warmup may help."
         )
 
     @contextlib.contextmanager
