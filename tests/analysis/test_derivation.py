@@ -1,5 +1,6 @@
 """Decoders that do exactly what the derivation says score 1; energies and ranks are those that were planted."""
 
+import itertools
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from depict.analysis.derivation import (
     energy_share,
     head_updates,
     through_norm,
+    words,
 )
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
 from depict.decoders.blocks import MSSABlock
@@ -134,6 +136,25 @@ def test_ranks_are_those_of_the_patches_at_every_depth():
     answer = asked(Derivation, decoder_with(0.0, layers=3), Z)
     assert answer.data["effective_ranks"][0] == pytest.approx([2] * 4, abs=1e-2)
     assert [row["rank_after"] for row in answer.tables["steps"]] == pytest.approx([2] * 3, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((121.5, 131.6, 110.2, 113.2), "it does not fall in layer 1, 3; at the end it is 93 % of what it was."),
+        ((120.0, 30.0, 40.0, 20.0), "it does not fall in layer 2; at the end it is 17 % of what it was."),
+        ((100.0, 90.0, 80.0, 70.0), "it falls in every step, but not rapidly; at the end it is 70 % of what it was."),
+        ((100.0, 50.0, 20.0, 10.0), "it falls in every step, and rapidly; at the end it is 10 % of what it was."),
+        ((100.0, 100.0, 101.0, 102.0), "it does not fall in layer 1, 2, 3; at the end it is 102 % of what it was."),
+    ],
+)
+def test_the_words_on_the_rank_tell_of_every_step_not_only_of_first_and_last(ranks, said):
+    answer = asked(Derivation, decoder_with(0.5, layers=3), torch.randn(16, 12))
+    rows = [
+        row | {"rank_before": before, "rank_after": after}
+        for row, (before, after) in zip(answer.tables["steps"], itertools.pairwise(ranks), strict=True)
+    ]
+    assert words(rows, 192)[-1].endswith(said)
 
 
 def test_bases_that_span_everything_hold_everything():

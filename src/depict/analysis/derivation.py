@@ -297,19 +297,17 @@ def _energy(rows: list[dict[str, Any]], D: int) -> str:
 
 def _decay(rows: list[dict[str, Any]], D: int) -> str:
     ranks = [rows[0]["rank_before"], *(row["rank_after"] for row in rows)]
-    falls = sum(after < before for before, after in itertools.pairwise(ranks))
+    steps = zip(rows, itertools.pairwise(ranks), strict=True)
+    against = [str(row["layer"]) for row, (before, after) in steps if after >= before]
     rest = ranks[-1] / ranks[0]
-    end = (
-        "that is seen here."
-        if rest < 0.5
-        else "it falls, but not rapidly."
-        if rest < 0.95
-        else "it does not fall here."
-    )
+    if against:
+        end = f"it does not fall in layer {', '.join(against)}"
+    else:
+        end = f"it falls in every step, {'and rapidly' if rest < 0.5 else 'but not rapidly'}"
     told = ", ".join(f"{rank:.1f}" for rank in ranks)
     return (
-        f"Rank. Effective rank of the patches by depth: {told} (of {D}); it falls in {falls} of {len(rows)} steps. The "
-        f"paper expects the rank to fall rapidly with depth, as in pure attention: {end}"
+        f"Rank. Effective rank of the patches by depth: {told} (of {D}). The paper expects the rank to fall rapidly "
+        f"with depth, as in pure attention: {end}; at the end it is {100 * rest:.0f} % of what it was."
     )
 
 
