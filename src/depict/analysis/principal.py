@@ -244,7 +244,7 @@ class Principal(Question):
                 f"Z_L1: after {self.stages[-1]}. Each of the {len(self.pictures)} images has such a picture of its own "
                 "among the files below."
             )
-            answer.pictures = self.pictures
+            answer.pictures = dict(sorted(self.pictures.items()))
         if not self.scores:
             answer.text = ["The images have no ground truth: there are pictures, and no numbers."]
             return answer
