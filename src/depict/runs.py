@@ -101,8 +101,11 @@ class Metrics:
 
     def write(self, **values: Any) -> None:
         """Add a line."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write '{self.path}': {error.strerror or error}") from error
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
