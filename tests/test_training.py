@@ -1,5 +1,6 @@
 """Training for real: small pictures, whole runs, killed processes, several processes, full disks."""
 
+import dataclasses
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from safetensors.torch import load_file
 import depict
 from depict import UserError, training
 from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+from depict.data.folder import Folder
+from depict.model import as_pair
 from depict.runs import claim, read_metrics
 from several_processes import torchrun
 
@@ -155,6 +159,19 @@ def test_pieces_of_a_step_give_the_same_losses(pictures, tmp_path, pieces):
     assert losses(tmp_path / "pieces") == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("published", "size", "stride"),
+    [(24, 32, (24, 24)), (24, 16, (16, 16)), (24, (40, 16), (16, 16)), (512, 32, (32, 32)), (None, 32, (16, 16))],
+)
+def test_validations_step_as_published_or_by_a_smaller_crop(pictures, tmp_path, monkeypatch, published, size, stride):
+    monkeypatch.setattr(Folder, "recipe", dataclasses.replace(Folder.recipe, stride=published))
+    protocols = []
+    real = training.evaluate
+    monkeypatch.setattr(training, "evaluate", lambda *values: protocols.append(values[2]) or real(*values))
+    training.train(config(pictures, epochs=1, image_size=size), tmp_path)
+    assert [(protocol.window, protocol.stride) for protocol in protocols] == [(as_pair(size), stride)]
+
+
 def test_a_frozen_encoder_keeps_its_weights(pictures, tmp_path):
     training.train(config(pictures, freeze=True, epochs=1), tmp_path / "frozen")
     trained = load_file(tmp_path / "frozen" / "last.safetensors")
@@ -181,13 +198,31 @@ def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch):
         {"loss": "ce+lovasz", "class_weights": "balanced"},
         {"ema": 0.9, "checkpointing": True},
         {"tracker": "tensorboard"},
+        {"compile": True},
     ],
     ids=str,
 )
-def test_every_option_trains(pictures, tmp_path, settings):
+def test_every_option_trains(pictures, tmp_path, settings, monkeypatch):
+    # Traced and run as it stands: making machine code takes a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     training.train(config(pictures, epochs=1, **settings), tmp_path / "run")
     assert all(np.isfinite(losses(tmp_path / "run")))
     depict.load(tmp_path / "run", last=True)
+
+
+def test_a_compiled_network_has_the_losses_of_the_plain_one_and_goes_on(pictures, tmp_path, monkeypatch):
+    compiled = []
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda network: compiled.append(network) or real(network, backend="eager"))
+    training.train(config(pictures), tmp_path / "plain")
+    assert not compiled
+    with monkeypatch.context() as patch, pytest.raises(training.InterruptedTraining):
+        patch.setattr(training._Trainer, "_agreed_to_stop", lambda trainer: trainer.iteration == 4)
+        training.train(config(pictures, compile=True), tmp_path / "compiled")
+    training.train(config(pictures, compile=True), tmp_path / "compiled")
+    assert len(compiled) == 2
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
+    depict.load(tmp_path / "compiled")
 
 
 def test_the_average_is_what_is_kept(pictures, tmp_path):

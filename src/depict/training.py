@@ -284,7 +284,9 @@ class _Trainer:
     def _validate(self, bar: tqdm) -> Result | None:
         if self.sharded:
             return None
-        protocol = protocol_for(self.model, self.validation)
+        published = self.validation.recipe.stride
+        stride = published and min(published, *self.model.image_size)
+        protocol = protocol_for(self.model, self.validation, stride=stride)
         with self._weights():
             result = evaluate(
                 self.model,

@@ -1,8 +1,9 @@
-"""Parts of data sets."""
+"""Recipes and parts of data sets."""
 
 import pytest
 
-from depict.data.dataset import draw, hold_out
+from depict.data import DATASETS, dataset_class
+from depict.data.dataset import Recipe, draw, hold_out
 from depict.data.scenes import Scenes
 
 
@@ -30,3 +31,15 @@ def test_what_is_held_out_is_the_end_of_the_training_images(scenes):
     kept, held = hold_out(scenes, 0.25)
     assert kept.indices + held.indices == list(range(len(scenes)))
     assert len(held) == round(len(scenes) / 4)
+
+
+def test_recipes_are_the_published_ones():
+    context = Recipe(side=520, ratio=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
+    published = {
+        "ade20k": Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512),
+        "cityscapes": Recipe(side=1024, ratio=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512),
+        "pascal_context": context,
+        "pascal_context_59": context,
+    }
+    assert {name: dataset_class(name).recipe for name in published} == published
+    assert all(dataset_class(name).recipe.stride is None for name in DATASETS if name not in published)

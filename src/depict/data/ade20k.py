@@ -55,7 +55,7 @@ class ADE20K(FileDataset):
     classes = tuple(name.strip() for name in CLASSES.split(","))
     palette = tuple(_colour(text) for text in PALETTE.split())
     meaning = (IGNORE, *range(150))
-    recipe = Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3)
+    recipe = Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """Images and annotations of the split have the same names."""

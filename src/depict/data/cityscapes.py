@@ -34,7 +34,7 @@ class Cityscapes(FileDataset):
         *((255, 0, 0), (0, 0, 142), (0, 0, 70), (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32)),
     )
     meaning = tuple(range(19))
-    recipe = Recipe(side=1024, ratio=2, crop=768, epochs=216, batch=8, lr=1e-2)
+    recipe = Recipe(side=1024, ratio=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """One folder per city, below images and below masks."""

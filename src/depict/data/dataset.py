@@ -34,6 +34,8 @@ class Recipe:
     epochs: int
     batch: int
     lr: float
+    stride: int | None = None
+    """Step between windows in the validations of a training; None where nothing is published: that of evaluation."""
 
 
 class Dataset:

@@ -31,7 +31,7 @@ class PascalContext(FileDataset):
     )
     palette = voc_palette(60)
     meaning: tuple[int, ...] = tuple(range(60))
-    recipe = Recipe(side=520, ratio=8, crop=480, epochs=256, batch=16, lr=1e-3)
+    recipe = Recipe(side=520, ratio=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """A text file names the images of the split."""
