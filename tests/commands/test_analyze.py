@@ -11,7 +11,7 @@ import depict
 from depict.analysis import running
 from depict.analysis.running import Pictures, ask, choose_questions
 from depict.cli import main
-from depict.commands.analyze import short_names
+from depict.commands.analyze import open_images, short_names
 from depict.data import create_dataset
 from depict.errors import UserError
 from depict.inputs import find_inputs
@@ -111,6 +111,38 @@ def test_pictures_without_ground_truth_can_be_looked_at(runs, tmp_path):
     for decoder in DECODERS:
         outcome = ask(depict.load(runs / decoder), inputs, [0, 1], choose_questions(None))
         assert [finding.error for finding in outcome.findings] == [None] * len(running.QUESTIONS)
+
+
+def test_figures_are_not_put_among_the_pictures(runs, tmp_path, capsys):
+    def analyze(pictures, out):
+        command = ["--questions", "orthogonality", "--images", "1", "--pictures", str(pictures), "--out", str(out)]
+        return main(["analyze", str(runs / "linear"), *command])
+
+    for folder in ("pictures", "linear/below"):
+        (tmp_path / folder).mkdir(parents=True)
+        Image.linear_gradient("L").save(tmp_path / folder / "one.png")
+    (tmp_path / "link").symlink_to(tmp_path / "pictures", target_is_directory=True)
+    for pictures, out in (
+        ("pictures", "pictures"),
+        ("pictures", "pictures/../link"),
+        ("linear", "."),  # figures of the run go to ./linear
+        ("linear/below", "."),
+    ):
+        assert analyze(tmp_path / pictures, tmp_path / out) == 2
+        told = capsys.readouterr().err.strip()
+        assert "among the pictures" in told
+        assert "\n" not in told
+    assert not list(tmp_path.rglob("report.html"))
+    assert analyze(tmp_path / "pictures", tmp_path) == 0  # beside them
+
+
+def test_a_report_below_its_pictures_is_not_looked_at_even_through_a_link(tmp_path):
+    (tmp_path / "pictures" / "out").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "pictures", target_is_directory=True)
+    for place in ("one.png", "out/figure.png"):
+        Image.linear_gradient("L").save(tmp_path / "pictures" / place)
+    found = open_images(tiny_model(), "run", None, None, tmp_path / "link", tmp_path / "pictures" / "out")
+    assert [found.name_of(index) for index in range(len(found))] == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def main(
     names = short_names(runs)
     if (out / REPORT).exists() and not overwrite:
         raise UserError(f"there is a {REPORT} in '{out}' already: give another --out, or --overwrite.")
+    if pictures is not None:
+        refuse_mixing(pictures, out, names)
     place = find_device(device, 0)
     # All of them first, so that a mistake in the last name is not told after the work on the others.
     models = [depict.load(run) for run in runs]
@@ -110,6 +112,16 @@ def short_names(runs: Sequence[str]) -> list[str]:
     raise UserError(f"a run was named twice: {', '.join(runs)}.")
 
 
+def refuse_mixing(pictures: Path, out: Path, names: Sequence[str]) -> None:
+    """No figure may come to lie among the pictures: the next report would look at it.
+
+    A folder for the report within that of the pictures is fine, since it is left out.
+    """
+    seen = pictures.resolve()
+    if seen == out.resolve() or any(seen.is_relative_to((out / name).resolve()) for name in names):
+        raise UserError(f"--out '{out}' would put figures among the pictures in '{pictures}': give another folder.")
+
+
 def open_images(
     model: SegmentationModel, run: str, data: str | None, root: Path | None, pictures: Path | None, out: Path
 ) -> Dataset | Pictures:
@@ -122,7 +134,7 @@ def open_images(
 
         if not pictures.is_dir():
             raise UserError(f"--pictures takes a folder, and '{pictures}' is none.")
-        return Pictures(find_inputs([str(pictures)], out)[0])
+        return Pictures(find_inputs([str(pictures.resolve())], out.resolve())[0])
     trained = model.config.data
     name = data or trained.name
     if name is None:
