@@ -15,6 +15,8 @@ class Manners:
 
     files: dict[str, bytes]
     ranges: bool = True
+    length: bool = True
+    """Whether answers tell their Content-Length; GitHub's archives do not."""
     break_after: list[int] = field(default_factory=list)
     """For the next answers: close the connection after so many bytes of the body."""
     refuse: list[int] = field(default_factory=list)
@@ -54,7 +56,8 @@ def serve(files: dict[str, bytes], **options) -> Iterator[Manners]:
                 self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
             else:
                 self.send_response(200)
-            self.send_header("Content-Length", str(total - start))
+            if manners.length:
+                self.send_header("Content-Length", str(total - start))
             if manners.etag:
                 self.send_header("ETag", manners.etag)
             self.end_headers()

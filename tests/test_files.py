@@ -73,5 +73,5 @@ def test_too_little_room_is_told_with_the_way_out(tmp_path, monkeypatch):
     need_space(tmp_path, 990_000_000, "a small thing", "no need")
     with pytest.raises(UserError) as caught:
         need_space(tmp_path, 1_000_000_000, "a large thing", "make room")
-    expected = f"a large thing needs 1.00 GB, but only 1.06 GB are free at '{tmp_path}': make room."
+    expected = f"a large thing needs 1.07 GB, but only 1.06 GB are free at '{tmp_path}': make room."
     assert str(caught.value) == expected

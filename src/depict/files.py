@@ -48,10 +48,10 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 def need_space(folder: Path, size: int, what: str, way_out: str) -> None:
     """Refuse before a disk is filled: `size` bytes and a little room must be free where `folder` lies."""
-    free = shutil.disk_usage(folder).free
-    if size + (64 << 20) > free:
+    free, needed = shutil.disk_usage(folder).free, size + (64 << 20)
+    if needed > free:
         raise UserError(
-            f"{what} needs {size / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': {way_out}."
+            f"{what} needs {needed / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': {way_out}."
         )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,24 +168,57 @@ def test_a_file_put_there_by_hand_is_checked_and_kept(tmp_path):
     assert (tmp_path / "a.zip").read_bytes() == b"something else"
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("length", [True, False])
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch, length):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
-    with serve({"a.zip": BODY}) as server, pytest.raises(UserError, match=r"needs 0.00 GB, but only 0.00 GB are free"):
+    message = r"downloading 'a\.zip' needs 0.07 GB, but only 0.00 GB are free at '.*': make room"
+    with serve({"a.zip": BODY}, length=length) as server, pytest.raises(UserError, match=message):
         download(f"{server.url}/a.zip", tmp_path / "a.zip")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_fills_up_meanwhile_keeps_what_came(tmp_path):
+def test_room_is_looked_for_before_every_piece_where_the_server_tells_no_size(tmp_path, monkeypatch):
+    def usage(folder):
+        free = (64 << 20) + 2_500_000 - sum(path.stat().st_size for path in folder.glob("*.part"))
+        return namedtuple("Usage", "free")(free)
+
+    with serve({"a.zip": BODY}, length=False) as server:
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=r"downloading 'a\.zip' needs"):
+            patch.setattr(shutil, "disk_usage", usage)
+            download(f"{server.url}/a.zip", tmp_path / "a.zip")
+        have = (tmp_path / "a.zip.part").stat().st_size
+        assert 0 < have < 2_500_000
+        assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
+    assert server.requests[-1] == ("/a.zip", f"bytes={have}-")
+
+
+def test_a_part_without_size_and_mark_is_fetched_anew(tmp_path, monkeypatch):
+    with serve({"a.zip": BODY}, length=False, etag=None) as server:
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot write"):
+            patch.setattr(Path, "replace", _no_space)
+            download(f"{server.url}/a.zip", tmp_path / "a.zip")
+        (tmp_path / "a.zip.part").write_bytes(BODY[:1_000_000])
+        server.files["a.zip"] = BODY[::-1]
+        assert download(f"{server.url}/a.zip", tmp_path / "a.zip", pause=0).read_bytes() == BODY[::-1]
+
+
+def _no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_a_disk_that_fills_up_meanwhile_keeps_what_came(tmp_path, length):
     program = (
         "import resource, sys, pathlib, depict.data.download as d, depict.errors as e\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
         "try: d.download(sys.argv[1], pathlib.Path(sys.argv[2]))\n"
         "except e.UserError as error: print(error)"
     )
-    with serve({"a.zip": BODY}) as server:
+    with serve({"a.zip": BODY}, length=length) as server:
         command = [sys.executable, "-c", program, f"{server.url}/a.zip", str(tmp_path / "a.zip")]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert "cannot write" in told
+        assert f"cannot write '{tmp_path / 'a.zip.part'}'" in told
+        assert len(told.splitlines()) == 1
         assert "Run again to continue" in told
         assert 0 < (tmp_path / "a.zip.part").stat().st_size <= 1_500_000
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY

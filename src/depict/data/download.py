@@ -112,23 +112,30 @@ def _fetch(url: str, part: Path, note: Path) -> bool:
         return False
     with answer:
         start, total = _extent(answer)
-        if answer.status == 206 and (start != have or origin is None or total != origin.size):
+        if answer.status == 206 and (start != have or origin is None or not _continues(origin, total)):
             _forget(part, note)  # not the rest of what we have: the next request asks for all of it
             return False
         if answer.status != 206:
             have = 0
-        if total is not None:
-            need_space(part.parent, total - have, f"downloading '{part.name.removesuffix('.part')}'", MAKE_ROOM)
+        purpose = f"downloading '{part.name.removesuffix('.part')}'"
+        need_space(part.parent, CHUNK if total is None else total - have, purpose, MAKE_ROOM)
         if have == 0:
             part.write_bytes(b"")
             write_json(note, asdict(_Origin(url, total, _mark(answer))))
         bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.name.removesuffix(".part"))
         with part.open("ab") as file, bar:
             for chunk in _chunks(answer):
+                if total is None:  # the server told no size: look again before every piece
+                    need_space(part.parent, len(chunk), purpose, MAKE_ROOM)
                 file.write(chunk)
                 have += len(chunk)
                 bar.update(len(chunk))
     return total is None or have == total
+
+
+def _continues(origin: _Origin, total: int | None) -> bool:
+    """Whether a partial answer is of the file that we have the beginning of: by its size, else by the server's mark."""
+    return bool(origin.mark) if origin.size is None else total == origin.size
 
 
 def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
