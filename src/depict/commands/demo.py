@@ -22,7 +22,7 @@ SHOWN = (3, 17, 26, 41, 58, 77)
 def main(out: Path = Path("runs/demo")) -> None:
     """Train DEPICT-SA and Segmenter's decoder on painted scenes, evaluate both, and show what they see.
 
-    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes three to four
+    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes about four
     minutes, one core for each decoder. The same command again goes on where it stopped, or shows the finished runs.
 
     Args:
