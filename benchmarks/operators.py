@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from measure import alone, best, peak, resident
 
 TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384]
+DIMENSIONS = (384, 1024)
 HEADS, HEAD_DIM = 3, 100
 
 
@@ -64,7 +65,7 @@ def main() -> None:
     tokens = [N for N in TOKENS if options.most >= N]
     found: dict[tuple[str, int, int, bool], dict[str, float]] = {}
     for backward in (False, True):
-        for D in (384, 1024):
+        for D in DIMENSIONS:
             print(f"\n{'forward + backward' if backward else 'forward'}, D = {D}, {HEADS} heads of {HEAD_DIM}")
             print(
                 f"{'N':>7}{'explicit':>12}{'fused':>12}{'times faster':>14}{'explicit':>12}{'fused':>12}{'memory':>9}"
@@ -81,28 +82,33 @@ def main() -> None:
 
 
 def draw(found: dict, tokens: list[int], path: Path) -> None:
+    """A row for each D: time and memory over N."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), constrained_layout=True)
+    figure, axes = plt.subplots(len(DIMENSIONS), 2, figsize=(9, 7), sharex=True, sharey="col", constrained_layout=True)
     looks = {"explicit": ("#D55E00", "o", "explicit, as official"), "fused": ("#0072B2", "s", "fused")}
-    for axis, key, unit, label in (
-        (axes[0], "seconds", 1e3, "time [ms]"),
-        (axes[1], "bytes", 1e-6, "extra memory [MB]"),
-    ):
-        for name, (colour, marker, text) in looks.items():
-            for backward, style in ((False, "-"), (True, "--")):
-                values = [max(found[name, 384, N, backward][key] * unit, 0.1) for N in tokens]
-                what = f"{text}, {'forward + backward' if backward else 'forward'}"
-                axis.plot(tokens, values, style, color=colour, marker=marker, markersize=4, label=what)
-        axis.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=label)
-        axis.set_xticks(tokens, [str(N) for N in tokens], fontsize=8)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    figure.suptitle("One MSSA step, D = 384, 3 heads of 100, batch 1, 2 CPU threads", fontsize=10)
+    for row, D in zip(axes, DIMENSIONS, strict=True):
+        for axis, key, unit, label in (
+            (row[0], "seconds", 1e3, "time [ms]"),
+            (row[1], "bytes", 1e-6, "extra memory [MB]"),
+        ):
+            for name, (colour, marker, text) in looks.items():
+                for backward, style in ((False, "-"), (True, "--")):
+                    values = [max(found[name, D, N, backward][key] * unit, 0.1) for N in tokens]
+                    what = f"{text}, {'forward + backward' if backward else 'forward'}"
+                    axis.plot(tokens, values, style, color=colour, marker=marker, markersize=4, label=what)
+            axis.set(xscale="log", yscale="log", ylabel=label)
+            axis.set_title(f"D = {D}", fontsize=10)
+            axis.set_xticks(tokens, [str(N) for N in tokens], fontsize=8)
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("tokens N")
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(f"One MSSA step, {HEADS} heads of {HEAD_DIM}, batch 1, 2 CPU threads", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
