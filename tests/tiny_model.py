@@ -9,12 +9,12 @@ from depict.data import dataset_class
 from depict.model import SegmentationModel
 
 
-def tiny_model(decoder: str = "depict_sa", **data: object) -> SegmentationModel:
+def tiny_model(decoder: str = "depict_sa", encoder: str = "vit_tiny_patch16_384", **data: object) -> SegmentationModel:
     """Random weights from a fixed seed, the classes of `scenes`."""
     torch.manual_seed(3)
     scenes = dataset_class("scenes")
     config = Config(
-        encoder=EncoderConfig("vit_tiny_patch16_384", pretrained=False, dim=64, depth=1),
+        encoder=EncoderConfig(encoder, pretrained=False, dim=64, depth=1),
         decoder=DecoderConfig(decoder, layers=None if decoder == "linear" else 1),
         data=DataConfig(name="scenes", side=40, ratio=4.0, **data),  # type: ignore[arg-type]
         image_size=32,

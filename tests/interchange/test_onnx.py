@@ -11,6 +11,7 @@ from depict.data.scenes import render
 from depict.errors import UserError
 from depict.interchange import onnx as exporting
 from depict.interchange.onnx_predictor import OnnxPredictor
+from depict.predictors import create_predictor
 from tiny_model import tiny_model
 
 onnx = pytest.importorskip("onnx", reason="the extra 'onnx' is not installed")
@@ -58,6 +59,28 @@ def test_it_is_compared_at_batch_1_and_at_sizes_that_were_not_traced(exported):
     # Grid 2 x 2 traced as 3 x 5; (16, 64) has as many patches as the model's own grid, in another shape.
     assert sizes == ({(32, 32), (64, 32), (24, 49), (16, 32), (16, 64)} if kind["dynamic"] else {(32, 32)})
     assert 0 <= max(differences.values()) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("decoder", "encoder"),
+    [
+        ("depict_sa", "vit_tiny_patch16_384"),
+        ("segmenter", "vit_tiny_patch16_384"),
+        ("linear", "vit_small_patch14_dinov2"),
+        ("linear", "vit_small_patch16_dinov3"),
+    ],
+)
+def test_any_size_works_with_every_decoder_and_family(tmp_path, decoder, encoder):
+    model = tiny_model(decoder, encoder)
+    differences = exporting.export(model, tmp_path / "model.onnx", dynamic=True)
+    assert len({shape[2:] for shape in differences}) >= 4
+    assert 0 <= max(differences.values()) < 1e-3
+    image = picture(70, 45)
+    found = OnnxPredictor(tmp_path / "model.onnx", whole=True).labels(image)
+    model.save(tmp_path / "run")
+    expected = create_predictor(tmp_path / "run", whole=True, device="cpu").labels(image)
+    assert (found == expected).mean() > 0.99
+    assert len(np.unique(expected)) > 1
 
 
 def test_masks_and_labels_are_those_of_pytorch(exported):
