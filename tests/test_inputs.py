@@ -102,7 +102,7 @@ def test_what_is_not_there_is_told(tmp_path, monkeypatch, given, said):
 def test_a_video_without_its_library_says_how_to_get_it(tmp_path, monkeypatch):
     touch(tmp_path, "clip.mp4")
     monkeypatch.setattr(inputs.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match=r"clip.mp4', PyAV is needed: pip install 'depict\[video\]'"):
+    with pytest.raises(UserError, match=r"clip.mp4', PyAV is needed: pip install av\."):
         find_inputs([str(tmp_path / "clip.mp4")], tmp_path)
 
 

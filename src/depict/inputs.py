@@ -68,7 +68,7 @@ def find_inputs(given: Sequence[str], without: Path) -> tuple[list[Input], list[
     inputs = _named(list(files), root)
     if any(one.video for one in inputs) and importlib.util.find_spec("av") is None:
         video = next(one.path for one in inputs if one.video)
-        raise UserError(f"to read the video '{video}', PyAV is needed: pip install 'depict[video]'.")
+        raise UserError(f"to read the video '{video}', PyAV is needed: pip install av.")
     return inputs, passed
 
 

@@ -96,7 +96,7 @@ def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | Non
     try:
         import onnxscript  # noqa: F401 - what torch.onnx translates with
     except ImportError as error:
-        raise UserError("exporting to ONNX needs more packages: pip install 'depict[onnx]'.") from error
+        raise UserError("exporting to ONNX needs more packages: pip install onnx onnxruntime onnxscript.") from error
     height, width = model.image_size
     if dynamic:
         height, width = height + model.patch_size[0], width + 3 * model.patch_size[1]

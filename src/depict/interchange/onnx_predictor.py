@@ -78,7 +78,7 @@ def open_session(path: Path, device: str | None = None) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"'{path}' needs onnxruntime: pip install 'depict[onnx]'.") from error
+        raise UserError(f"'{path}' needs onnxruntime: pip install onnxruntime.") from error
     if not path.is_file():
         raise UserError(f"there is no file '{path}'.")
     kind, _, number = (device or "cpu").partition(":")
