@@ -42,6 +42,9 @@ def run(words):
         if words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
             return 0, printed.getvalue()
+        if words[0] == "cp":
+            shutil.copy(*words[1:])
+            return 0, ""
         assert words[0] == "depict"
         AcceleratorState._reset_state(reset_partial_state=True)
         return cli.main(words[1:]), printed.getvalue()
@@ -115,7 +118,7 @@ def test_the_training_leaves_a_run_and_its_features(followed):
 def test_the_evaluation_prints_the_table_of_the_page_and_shows_errors(followed):
     folder, printed = followed
     words = re.compile(r"[A-Za-z.]{2,}")
-    told = output(printed, "depict evaluate")
+    told = output(printed, "depict evaluate runs/photos --save")
     assert words.findall(told[told.index("class ") :]) == words.findall(shown("How good is it?"))
     found = json.loads((folder / "runs/photos/evaluation.json").read_text())
     errors = {path.stem for path in (folder / "seen/val/errors").iterdir()}
@@ -123,6 +126,13 @@ def test_the_evaluation_prints_the_table_of_the_page_and_shows_errors(followed):
     assert len(errors) == 12
     worst = min(found["images"], key=lambda picture: picture["aacc"])
     assert output(printed, "python worst.py").splitlines()[0] == f"{worst['name']} {worst['aacc']}"
+
+
+def test_pictures_that_played_no_part_are_all_measured_and_told_apart(followed):
+    folder, printed = followed
+    assert "(5 images)" in output(printed, "depict evaluate runs/photos --root test_photos")
+    assert len(json.loads((folder / "runs/photos/evaluation_test_photos.json").read_text())["images"]) == 5
+    assert len(json.loads((folder / "runs/photos/evaluation.json").read_text())["images"]) == 12
 
 
 def test_new_pictures_get_labels_overlays_and_shares(followed):

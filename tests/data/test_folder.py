@@ -54,6 +54,16 @@ def test_subfolders_are_the_split_if_there(tmp_path):
     assert [len(create_dataset("folder", tmp_path, split)) for split in ("train", "val")] == [3, 2]
 
 
+def test_a_folder_to_test_with_may_have_one_part_only(tmp_path):
+    folder(tmp_path / "all", NAMES, [0, 1])
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / "all" / kind).rename(tmp_path / kind / "val")
+    assert len(create_dataset("folder", tmp_path, "val")) == len(NAMES)
+    with pytest.raises(UserError, match="images/train"):
+        create_dataset("folder", tmp_path, "train")
+
+
 def test_classes_yaml_names_classes_folders_and_the_ignored_value(tmp_path):
     for name in NAMES:
         save(tmp_path / "photos" / f"{name}.webp", picture())

@@ -66,8 +66,9 @@ class Folder(FileDataset):
             raise UserError(f"'{root}' is not a folder; it needs {self.layout}.")
         given = read_classes(root / CLASSES) if (root / CLASSES).exists() else None
         images, masks = root / (given.images if given else "images"), root / (given.masks if given else "masks")
-        divided = any((images / part).is_dir() for part in SPLITS)
-        images_of = {part: named_files(images / part, self.layout) for part in (SPLITS if divided else ("",))}
+        divided = [part for part in SPLITS if (images / part).is_dir()]
+        parts = dict.fromkeys([*divided, self.split]) if divided else ("",)  # pictures to test with have only one part
+        images_of = {part: named_files(images / part, self.layout) for part in parts}
         masks_of = {part: named_files(masks / part, self.layout) for part in images_of}
         if given:
             self._declare(given)
