@@ -142,15 +142,13 @@ def classes() -> str:
 
 def less_data() -> str:
     """Decoders in rows, numbers of training images in columns."""
-    lines, longer = lines_of("less_data"), lines_of("less_data_longer")
+    lines = lines_of("less_data")
     counts = sorted({line["images"] for line in lines})
-    few = min(counts)
-    head = ["mIoU %", *(f"{count} images" for count in counts), f"{few} images, 48 epochs"]
     body = []
     for name in dict.fromkeys(line["decoder"] for line in lines):
-        cells = [next((percent(x) for x in lines if (x["decoder"], x["images"]) == (name, n)), "-") for n in counts]
-        body.append([name, *cells, next((percent(x) for x in longer if x["decoder"] == name), "-")])
-    return markdown(head, body)
+        cells = [next(percent(x) for x in lines if (x["decoder"], x["images"]) == (name, count)) for count in counts]
+        body.append([name, *cells])
+    return markdown(["mIoU %", *(f"{count} images" for count in counts)], body)
 
 
 def ablation(group: str) -> str:
@@ -199,7 +197,8 @@ def draw_labels() -> None:
 
     rows = sorted(path for path in (HERE / "labels").iterdir() if path.is_dir())
     names = sorted(path.name for path in rows[0].glob("*.png"))
-    figure = Figure(figsize=(1.9 * len(names), 1.5 * len(rows) + 0.5))
+    height = 1.45 * len(rows) + 0.4
+    figure = Figure(figsize=(1.9 * len(names), height))
     for number, row in enumerate(rows):
         for column, name in enumerate(names):
             axes = figure.add_subplot(len(rows), len(names), number * len(names) + column + 1)
@@ -208,11 +207,11 @@ def draw_labels() -> None:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             if column == 0:
-                axes.set_ylabel(row.name[2:].replace("_", "-"), fontsize=10)
+                axes.set_ylabel(row.name[2:], fontsize=9)
     pairs = zip(CamVid.classes, CamVid.palette, strict=True)
     patches = [Patch(color=np.array(colour) / 255, label=name) for name, colour in pairs]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=8, handlelength=1)
-    figure.subplots_adjust(left=0.03, right=0.995, top=0.99, bottom=0.09, wspace=0.03, hspace=0.03)
+    figure.subplots_adjust(left=0.03, right=0.995, top=0.99, bottom=0.4 / height, wspace=0.03, hspace=0.03)
     figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
 
 
