@@ -78,11 +78,24 @@ def compare_decoders(path: Path) -> None:
         from torchcodec.decoders import decode_jpeg as torchcodec_jpeg
 
         decoders["torchcodec"] = lambda: torchcodec_jpeg(_bytes(path))
+    if find_spec("simplejpeg"):
+        import simplejpeg
+
+        decoders["simplejpeg"] = lambda: _planes(simplejpeg.decode_jpeg(path.read_bytes()))
+    if find_spec("cv2"):
+        import cv2
+
+        decoders["OpenCV"] = lambda: _planes(cv2.imread(str(path), cv2.IMREAD_COLOR_RGB))
     print(f"decoding one JPEG of 683x512, {path.stat().st_size // 1024} KB")
     ours = read_image(path).int()
     for name, decode in decoders.items():
         difference = int((decode().int() - ours).abs().max())
         print(f"  {name:<26} {best_of(decode):6.2f} ms   largest pixel difference {difference}")
+
+
+def _planes(pixels: np.ndarray) -> torch.Tensor:
+    """(H, W, 3) as the loader takes it: (3, H, W)."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def time_steps(dataset) -> None:
