@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from depict import rendering
 from depict.bands import AxisMap, bilinear, overlapping
 from depict.rendering import largest
 
@@ -27,6 +28,14 @@ def check(logits, rows, columns):
 def test_no_class_is_larger_than_the_one_found(seed, classes, height, width, rows, columns):
     logits = np.random.default_rng(seed).normal(size=(height, width, classes)).astype(np.float32)
     check(logits, bilinear(height, rows), bilinear(width, columns))
+
+
+def test_narrow_bands_give_the_same_labels(monkeypatch):
+    logits = np.random.default_rng(0).normal(size=(5, 6, 20)).astype(np.float32)
+    maps = bilinear(5, 90), bilinear(6, 70)
+    whole = largest(logits, *maps)
+    monkeypatch.setattr(rendering, "WIDE_BAND", 1)  # a row at a time, as of a very wide picture
+    np.testing.assert_array_equal(largest(logits, *maps), whole)
 
 
 def test_windows_that_overlap_flips_and_other_sizes_are_one_map_each():

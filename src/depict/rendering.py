@@ -11,8 +11,8 @@ from depict.bands import AxisMap, Floats, bands
 
 # Bytes of scores at once: they stay in a core's cache.
 BAND = 1 << 20
-ROWS = 64
-"""Rows of the answer that share what was interpolated along columns."""
+# Rows of the answer that share what was interpolated along columns, and bytes of as many rows of scores at most.
+ROWS, WIDE_BAND = 64, 64 << 20
 
 
 def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
@@ -23,9 +23,11 @@ def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
     width, classes = len(columns), logits.shape[2]
     labels = np.empty((len(rows), width), np.uint8 if classes <= 256 else np.int16)
     blocks = [(start, stop, *columns.block(start, stop)) for start, stop in bands(width, 256)]
-    narrow = min(ROWS, max(1, BAND // (4 * width * classes)))
+    row_bytes = 4 * width * classes
+    wide = max(1, min(ROWS, WIDE_BAND // row_bytes))
+    narrow = min(wide, max(1, BAND // row_bytes))
     scores = np.empty((narrow, width, classes), np.float32)
-    for top, bottom in bands(len(rows), ROWS):
+    for top, bottom in bands(len(rows), wide):
         used, weights = rows.block(top, bottom)
         points = logits[used]
         values = np.empty((len(used), width, classes), np.float32)
