@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from depict.bands import AxisMap, bands, bilinear
 from depict.protocol import Layout, Protocol
-from depict.rendering import largest
+from depict.rendering import interpolate, largest
 
 Network = Callable[[np.ndarray], np.ndarray]
 """Normalised images (B, 3, h, w) -> logits (B, C, h', w')."""
 Floats = NDArray[np.floating]
 
-# As in inference.py: a band that stays in the processor's cache; pixels that a CPU is given at once.
-BAND = 1 << 20
-WIDE_BAND = 64 << 20
+# As in inference.py: pixels that a CPU is given at once.
 PIXELS = 2 * 512 * 512
 
 
@@ -155,39 +153,13 @@ def _rounded(values: np.ndarray) -> NDArray[np.uint8]:
 
 
 def _render(passes: list[_Pass]) -> Iterator[tuple[int, int, Floats]]:
-    """Bands (start, stop, probabilities (stop - start, W, C)), averaged over passes, top to bottom, in one buffer."""
-    height, width = len(passes[0].rows), len(passes[0].columns)
-    classes = passes[0].logits.shape[2]
-    row_bytes = 4 * classes * width
-    narrow = min(height, max(1, BAND // row_bytes))
-    wide = max(narrow, min(64, WIDE_BAND // row_bytes) // narrow * narrow)
-    column_blocks = [
-        [(start, stop, *one.columns.block(start, stop)) for start, stop in bands(width, 256)] for one in passes
-    ]
-    total, scratch = (np.empty((narrow, width, classes), np.float32) for _ in range(2))
-    for top, bottom in bands(height, wide):
-        blocks = []
-        for one, columns in zip(passes, column_blocks, strict=True):
-            used, weights = one.rows.block(top, bottom)
-            logits = one.logits[used]
-            values = np.empty((len(used), width, classes), np.float32)
-            for first, last, inputs, matrix in columns:
-                np.matmul(matrix, logits[:, inputs], out=values[:, first:last])
-            blocks.append((weights, values))
-        for start, stop in bands(bottom - top, narrow):
-            mean = total[: stop - start]
-            for number, (weights, values) in enumerate(blocks):
-                scores = scratch[: stop - start] if number else mean
-                needed = np.flatnonzero(weights[start:stop].any(0))
-                rows = slice(needed[0], needed[-1] + 1)
-                np.matmul(
-                    weights[start:stop, rows],
-                    values[rows].reshape(rows.stop - rows.start, -1),
-                    out=scores.reshape(stop - start, -1),
-                )
-                scores -= scores.max(2, keepdims=True)
-                np.exp(scores, out=scores)
-                scores /= len(passes) * scores.sum(2, keepdims=True)
-                if number:
-                    mean += scores
-            yield top + start, top + stop, mean
+    """Bands (start, stop, probabilities (stop - start, W, C)), averaged over passes, top to bottom."""
+    for parts in zip(*(interpolate(one.logits, one.rows, one.columns) for one in passes), strict=True):
+        start, stop, mean = parts[0]
+        for number, (_, _, scores) in enumerate(parts):
+            scores -= scores.max(2, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= len(passes) * scores.sum(2, keepdims=True)
+            if number:
+                mean += scores
+        yield start, stop, mean

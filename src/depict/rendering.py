@@ -1,9 +1,11 @@
-"""The largest class of each pixel from the logits of a patch grid, in bands of rows.
+"""From the logits of a patch grid to those of each pixel and the largest class, in bands of rows.
 
 Classes lie last in memory: then numpy finds the largest of 150 several times as fast as torch does. Numpy only.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,13 +17,12 @@ BAND = 1 << 20
 ROWS, WIDE_BAND = 64, 64 << 20
 
 
-def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
-    """The class (H, W) with the largest of the logits (h, w, C) interpolated by `rows` (H) and `columns` (W).
+def interpolate(logits: Floats, rows: AxisMap, columns: AxisMap) -> Iterator[tuple[int, int, Floats]]:
+    """Bands (start, stop, scores (stop - start, W, C)) of the logits (h, w, C) mapped by `rows` (H) and `columns` (W).
 
-    uint8, int16 beyond 256 classes; of equals the first.
+    From top to bottom, in one buffer. Columns are interpolated once per wide band, rows in narrow ones.
     """
     width, classes = len(columns), logits.shape[2]
-    labels = np.empty((len(rows), width), np.uint8 if classes <= 256 else np.int16)
     blocks = [(start, stop, *columns.block(start, stop)) for start, stop in bands(width, 256)]
     row_bytes = 4 * width * classes
     wide = max(1, min(ROWS, WIDE_BAND // row_bytes))
@@ -38,5 +39,12 @@ def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
             first, last = needed[0], needed[-1] + 1
             product, out = weights[start:stop, first:last], scores[: stop - start]
             np.matmul(product, values[first:last].reshape(last - first, -1), out=out.reshape(stop - start, -1))
-            labels[top + start : top + stop] = out.argmax(2)
+            yield top + start, top + stop, out
+
+
+def largest(logits: Floats, rows: AxisMap, columns: AxisMap) -> np.ndarray:
+    """The class (H, W) of the largest interpolated logit, of equals the first; uint8, int16 beyond 256 classes."""
+    labels = np.empty((len(rows), len(columns)), np.uint8 if logits.shape[2] <= 256 else np.int16)
+    for start, stop, scores in interpolate(logits, rows, columns):
+        labels[start:stop] = scores.argmax(2)
     return labels
