@@ -5,6 +5,7 @@ Everything goes through in bands of rows, so that a picture of any size costs li
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,7 @@ def draw_legend(
     font = ImageFont.load_default(size)
     line, gap = size * 3 // 2, size // 2
     names = {index: classes[index] for index in shares}
-    widest = max((font.getlength(f"{name}  100.0 %") for name in names.values()), default=0)
-    column = int(min(width - 2 * gap, widest + line + 2 * gap, 18 * size))
+    column = int(min(width - 2 * gap, _widest(tuple(names.values()), size) + line + 2 * gap, 18 * size))
     columns = max(1, (width - 2 * gap) // max(1, column))
     rows = -(-min(ENTRIES, len(names)) // columns)
     sheet = Image.new("RGB", (width, rows * line + 2 * gap), PAPER)
@@ -107,6 +107,13 @@ def draw_legend(
         text = shortened(names[index], font, column - line - gap, f"  {100 * shares[index]:.1f} %")
         draw.text((x + line, y + size / 2), text, INK, font, anchor="lm")
     return sheet
+
+
+@functools.lru_cache
+def _widest(names: tuple[str, ...], size: int) -> float:
+    """Pixels of the longest entry of a legend; kept, since it is the same for all pictures of a size."""
+    font = ImageFont.load_default(size)
+    return max((font.getlength(f"{name}  100.0 %") for name in names), default=0)
 
 
 def label_shares(labels: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
