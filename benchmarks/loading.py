@@ -69,7 +69,10 @@ def generate(root: Path, count: int) -> Path:
 
 
 def compare_decoders(path: Path) -> None:
-    decoders: dict[str, Callable[[], torch.Tensor]] = {"Pillow (ours)": lambda: read_image(path)}
+    decoders: dict[str, Callable[[], torch.Tensor]] = {
+        "ours (simplejpeg)": lambda: read_image(path),
+        "Pillow": lambda: _planes(np.array(Image.open(path))),
+    }
     if find_spec("torchvision.io"):
         from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -78,10 +81,6 @@ def compare_decoders(path: Path) -> None:
         from torchcodec.decoders import decode_jpeg as torchcodec_jpeg
 
         decoders["torchcodec"] = lambda: torchcodec_jpeg(_bytes(path))
-    if find_spec("simplejpeg"):
-        import simplejpeg
-
-        decoders["simplejpeg"] = lambda: _planes(simplejpeg.decode_jpeg(path.read_bytes()))
     if find_spec("cv2"):
         import cv2
 

@@ -82,8 +82,11 @@ def make_pictures(folder: Path, count: int) -> None:
 
 
 def make_run(folder: Path, encoder: str, classes: int) -> None:
+    import torch
+
     from depict.model import create_model
 
+    torch.manual_seed(0)
     create_model("depict_sa", encoder, num_classes=classes, image_size=512).save(folder)
 
 

