@@ -21,7 +21,7 @@ from depict.data.dataset import draw
 from depict.data.loading import Schedule
 from depict.data.scenes import Scenes
 from depict.data.transforms import resize_image, resize_labels
-from depict.features import cache_key, default_folder, feature_batches, fitted_size, open_cache
+from depict.features import View, cache_key, default_folder, feature_batches, fitted_size, open_cache
 from depict.model import SegmentationModel
 
 
@@ -83,7 +83,7 @@ def test_the_cache_holds_what_the_encoder_gives_for_every_image_and_its_mirror_i
     for index in range(4):
         for mirror in (False, True):
             tokens, labels, grid = by_hand(model, dataset, index, mirror)
-            batch = cache.batch([index], [mirror])
+            batch = cache.batch([index], [View(mirror)])
             assert cache.grid == grid
             assert (batch.tokens.dtype, batch.labels.dtype) == (torch.float32, torch.uint8)
             torch.testing.assert_close(batch.tokens[0], tokens, rtol=2e-3, atol=2e-3)
@@ -94,9 +94,26 @@ def test_a_decoder_gives_the_same_masks_from_the_cache_as_from_the_image(tmp_pat
     model, dataset = small((32, 32)), FewScenes(None, "train")
     cache = opened(model, dataset, tmp_path)
     images = torch.stack([model.normalise(dataset.read(index)[0]) for index in range(5)])
-    tokens, labels, _ = cache.batch([0, 1, 2, 3, 4], [False] * 5)
-    torch.testing.assert_close(model.decoder(tokens, cache.grid), model.masks(images), rtol=5e-3, atol=5e-3)
+    tokens, labels, _, grid = cache.batch([0, 1, 2, 3, 4], [View()] * 5)
+    torch.testing.assert_close(model.decoder(tokens, grid), model.masks(images), rtol=5e-3, atol=5e-3)
     assert all(torch.equal(labels[index], dataset.read(index)[1]) for index in range(5))
+
+
+@pytest.mark.parametrize("image_size", [(32, 48), (30, 45)])
+def test_a_part_of_the_grid_comes_with_the_labels_of_its_cells(tmp_path, image_size):
+    model, dataset = small(image_size), photographs(tmp_path / "data")
+    cache = opened(model, dataset, tmp_path / "cache")
+    assert (cache.grid, cache.patch_size) == ((4, 6), (8, 8))
+    for view in (View(), View(True), View(False, 1, 2), View(True, 2, 3)):
+        whole = cache.batch([0, 1, 2, 3], [View(view.mirrored)] * 4)
+        part = cache.batch([0, 1, 2, 3], [view] * 4, (2, 3))
+        cells = whole.tokens.view(4, 4, 6, -1)[:, view.top : view.top + 2, view.left : view.left + 3]
+        assert torch.equal(part.tokens, cells.flatten(1, 2))
+        padding = (0, 48 - image_size[1], 0, 32 - image_size[0])
+        pixels = torch.nn.functional.pad(whole.labels, padding, value=255)
+        top, left = 8 * view.top, 8 * view.left
+        assert torch.equal(part.labels, pixels[:, top : top + 16, left : left + 24])
+        assert part.grid == (2, 3)
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 800), st.integers(1, 800))
@@ -171,7 +188,7 @@ def test_a_part_of_a_data_set_is_taken_from_the_cache_of_the_whole(tmp_path):
     for index in range(2):
         name = part.name_of(index)
         number = next(i for i in range(len(whole)) if whole.name_of(i) == name)
-        got, expected = cache.batch([index], [True]), everything.batch([number], [True])
+        got, expected = cache.batch([index], [View(True)]), everything.batch([number], [View(True)])
         assert torch.equal(got.tokens, expected.tokens)
         assert torch.equal(got.labels, expected.labels)
 
@@ -418,21 +435,39 @@ def test_batches_follow_the_schedule_and_mirror_half_of_the_samples(cache):
     assert 70 < mirrored < 130
 
 
+def test_nothing_is_mirrored_where_left_and_right_differ(cache):
+    for batch in feature_batches(cache, Schedule(images=5, batch=2, epochs=10), mirror=False):
+        assert torch.equal(batch.tokens, cache.tokens[batch.indices, 0].float())
+
+
+def test_crops_lie_anywhere_on_the_image_and_never_on_its_padding_alone(tmp_path):
+    cache = opened(small(), photographs(tmp_path / "data"), tmp_path / "cache")
+    generator, seen = np.random.default_rng(0), set()
+    for _ in range(200):
+        seen.add(cache.view(1, (2, 3), True, generator))  # 16 x 48 of 32 x 48 pixels: half of the rows
+    assert seen == {View(mirrored, 0, left) for mirrored in (False, True) for left in range(4)}
+    shapes = {(batch.grid, batch.tokens.shape[1]) for batch in feature_batches(cache, Schedule(4, 2, 3), crop=0.5)}
+    assert shapes == {((2, 3), 6)}
+
+
+@pytest.mark.parametrize(
+    ("crop", "shapes"), [(None, ((0, 24, 64), (0, 32, 48))), (0.7, ((0, 12, 64), (0, 24, 32)))], ids=["whole", "crop"]
+)
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_batches_of_several_processes_make_up_those_of_one_and_can_start_anywhere(cache, world):
-    whole = list(feature_batches(cache, Schedule(5, 2, 3, seed=1)))
+def test_the_batches_of_several_processes_make_up_those_of_one_and_can_start_anywhere(cache, world, crop, shapes):
+    whole = list(feature_batches(cache, Schedule(5, 2, 3, seed=1), crop=crop))
     again = [
-        list(feature_batches(cache, Schedule(5, 2, 3, seed=1, rank=rank, world=world, start=4)))
+        list(feature_batches(cache, Schedule(5, 2, 3, seed=1, rank=rank, world=world, start=4), crop=crop))
         for rank in range(world)
     ]
     for step, batch in enumerate(whole[4:]):
         order = batch.indices.argsort()
-        shares = [torch.cat(parts) for parts in zip(*(share[step] for share in again), strict=True)]
+        shares = [torch.cat(parts) for parts in zip(*(share[step][:3] for share in again), strict=True)]
         assert torch.equal(shares[2].sort().values, batch.indices[order])
-        for mine, theirs in zip(shares, batch, strict=True):
+        for mine, theirs in zip(shares, batch[:3], strict=True):
             assert torch.equal(mine[shares[2].argsort()], theirs[order])
     empty = again[-1][1]
-    assert empty.tokens.shape == (0, 24, 64) and empty.labels.shape == (0, 32, 48)
+    assert (empty.tokens.shape, empty.labels.shape) == shapes
 
 
 def test_another_seed_mirrors_other_samples(cache):

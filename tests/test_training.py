@@ -181,9 +181,11 @@ def test_a_frozen_encoder_keeps_its_weights(pictures, tmp_path):
     assert not torch.equal(trained["decoder.layers.0.operator.P"], fresh["decoder.layers.0.operator.P"])
 
 
-def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch):
+@pytest.mark.parametrize("crop", [None, 0.5])
+def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch, crop):
     monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
-    training.train(config(pictures, freeze=True, cache_features=True, epochs=10, lr=1e-2), tmp_path / "run")
+    settings = {"freeze": True, "cache_features": True, "cache_crop": crop, "epochs": 10, "lr": 1e-2}
+    training.train(config(pictures, **settings), tmp_path / "run")
     found = losses(tmp_path / "run")
     assert sum(found[-6:]) < 0.8 * sum(found[:6])
     assert depict.load(tmp_path / "run").num_classes == CLASSES
@@ -329,6 +331,8 @@ def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_p
         (lambda c: setattr(c, "seed", -1), "--seed must be at least 0"),
         (lambda c: setattr(c, "image_size", 0), "image_size must be"),
         (lambda c: setattr(c.train, "cache_features", True), "--cache-features needs --freeze-encoder"),
+        (lambda c: setattr(c.train, "cache_crop", 0.5), "--cache-crop needs --cache-features"),
+        (lambda c: setattr(c.train, "cache_crop", 1.5), "--cache-crop must be above 0 and at most 1"),
         (lambda c: setattr(c.train, "device", "tpu"), "--device must be cpu, cuda or mps, not 'tpu'"),
         (lambda c: setattr(c.train, "precision", "fp16"), "fp16 needs a GPU"),
         (lambda c: setattr(c.decoder, "name", "depict_as"), "unknown decoder 'depict_as'"),

@@ -95,6 +95,8 @@ class DataConfig:
     """Smallest and largest random factor on the size of training images."""
     colours: bool = True
     """Distort brightness, contrast, saturation and hue of training images."""
+    mirror: bool = True
+    """Mirror every second training image; not where left and right are different classes."""
     limit: int | None = None
     """Train on so many images only, drawn by the seed."""
     holdout: float | None = None
@@ -140,6 +142,8 @@ class TrainConfig:
     """balanced: weigh each class by the median class frequency over its own."""
     cache_features: bool = False
     """Run a frozen encoder once per image and mirror image, and train the decoder from memory."""
+    cache_crop: float | None = None
+    """With cached features: train on a random part of each image, this share of its height and width."""
     validate_every: int | None = None
     """Epochs between validations; by default an eighth of the training. The last epoch is always validated."""
     save_every: int | None = None

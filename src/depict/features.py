@@ -59,9 +59,19 @@ class FeatureBatch(NamedTuple):
     tokens: Tensor
     """float32 (B, N, D): Z0, mirrored or not."""
     labels: Tensor
-    """uint8 (B, H, W), 255 = ignored; (H, W) is the model's window."""
+    """uint8 (B, H, W), 255 = ignored; (H, W) is the model's window, or the part of it that `grid` covers."""
     indices: Tensor
     """int64 (B,): which samples of the data set."""
+    grid: tuple[int, int]
+    """(h, w): tokens are its cells row by row, N = h * w."""
+
+
+class View(NamedTuple):
+    """How a sample is seen: as it is or mirrored, from which cell of the grid on."""
+
+    mirrored: bool = False
+    top: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,8 @@ class FeatureCache:
     folder: Path
     grid: tuple[int, int]
     """(h, w): tokens are its cells row by row, N = h * w."""
+    patch_size: tuple[int, int]
+    """(height, width) of a cell in pixels."""
     tokens: Tensor
     """float16 (n, 2, N, D): of the image, and of its mirror image."""
     labels: Tensor
@@ -83,27 +95,51 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batch(self, indices: list[int], mirrored: list[bool]) -> FeatureBatch:
-        """These samples, each as it is or mirrored."""
-        tokens = torch.empty(len(indices), *self.tokens.shape[2:])
-        labels = torch.empty(len(indices), *self.labels.shape[1:], dtype=torch.uint8)
-        for place, (index, mirror) in enumerate(zip(indices, mirrored, strict=True)):
+    def batch(self, indices: list[int], views: list[View], grid: tuple[int, int] | None = None) -> FeatureBatch:
+        """These samples, each in its view; of `grid`, by default the whole one."""
+        h, w = grid = grid or self.grid
+        size = [
+            min(most, n * patch) for most, n, patch in zip(self.labels.shape[1:], grid, self.patch_size, strict=True)
+        ]
+        tokens = torch.empty(len(indices), h, w, self.tokens.shape[-1])
+        labels = torch.full((len(indices), *size), IGNORE, dtype=torch.uint8)
+        for place, (index, (mirrored, top, left)) in enumerate(zip(indices, views, strict=True)):
             row = self.rows[index]
-            tokens[place] = self.tokens[row, int(mirror)]
-            labels[place] = self.labels[row]
-            if mirror:  # the image alone: its padding stays on the right
+            cells = self.tokens[row, int(mirrored)].view(*self.grid, -1)
+            tokens[place] = cells[top : top + h, left : left + w]
+            whole = self.labels[row]
+            if mirrored:  # the image alone: its padding stays on the right
                 width = int(self.sizes[row, 1])
-                labels[place, :, :width] = self.labels[row, :, :width].flip(-1)
-        return FeatureBatch(tokens, labels, torch.tensor(indices, dtype=torch.int64))
+                whole = torch.cat([whole[:, :width].flip(-1), whole[:, width:]], 1)
+            y, x = top * self.patch_size[0], left * self.patch_size[1]
+            part = whole[y : y + size[0], x : x + size[1]]
+            labels[place, : part.shape[0], : part.shape[1]] = part
+        return FeatureBatch(tokens.flatten(1, 2), labels, torch.tensor(indices, dtype=torch.int64), grid)
+
+    def view(self, index: int, grid: tuple[int, int], mirror: bool, generator: np.random.Generator) -> View:
+        """A random view of a sample: mirrored with even odds if `mirror`, `grid` anywhere on the image."""
+        mirrored = bool(generator.random() < 0.5) and mirror
+        corner = []
+        for n, size, patch in zip(grid, self.sizes[self.rows[index]].tolist(), self.patch_size, strict=True):
+            corner.append(int(generator.integers(0, max(0, -(-size // patch) - n), endpoint=True)))
+        return View(mirrored, *corner)
 
 
-def feature_batches(cache: FeatureCache, schedule: Schedule) -> Iterator[FeatureBatch]:
-    """Every batch of `schedule`; a sample is mirrored with even odds, decided by (seed, epoch, index) alone."""
+def feature_batches(
+    cache: FeatureCache, schedule: Schedule, mirror: bool = True, crop: float | None = None
+) -> Iterator[FeatureBatch]:
+    """Every batch of `schedule`; how a sample is seen is decided by (seed, epoch, index) alone.
+
+    `mirror`: as its mirror image with even odds. `crop`: a random part of it, this share of its height and width.
+    """
     if schedule.images != len(cache):
         raise UserError(f"a schedule of {schedule.images} images does not fit the {len(cache)} of '{cache.folder}'.")
+    h, w = (max(1, round((crop or 1.0) * n)) for n in cache.grid)
     for share in schedule:
-        mirrored = [bool(sample_generator(schedule.seed, epoch, index).random() < 0.5) for epoch, index in share]
-        yield cache.batch([index for _, index in share], mirrored)
+        views = [
+            cache.view(index, (h, w), mirror, sample_generator(schedule.seed, epoch, index)) for epoch, index in share
+        ]
+        yield cache.batch([index for _, index in share], views, (h, w))
 
 
 def open_cache(
@@ -122,14 +158,14 @@ def open_cache(
     """
     folder = default_folder() if folder is None else Path(folder)
     key, shapes = cache_key(model, dataset), _shapes(model, len(dataset))
-    place, grid = folder / key, _grid(model)
-    if (cache := _read(place, grid, shapes) or _of_the_whole(model, dataset, folder)) is not None:
+    place = folder / key
+    if (cache := _read(place, model, shapes) or _of_the_whole(model, dataset, folder)) is not None:
         return cache
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with _alone(_lock_of(place), progress):
-            if (cache := _read(place, grid, shapes)) is not None:
+            if (cache := _read(place, model, shapes)) is not None:
                 return cache  # another process has built it meanwhile
             if place.exists():
                 _say(f"'{place}' is damaged and built anew.", progress)
@@ -145,7 +181,7 @@ def open_cache(
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot keep features in '{folder}': {error.strerror or error}: {WAY_OUT}.") from error
-    cache = _read(place, grid, shapes)
+    cache = _read(place, model, shapes)
     if cache is None:
         raise UserError(f"'{place}' was damaged right after it was built: {WAY_OUT}.")
     _say(f"features of {len(dataset)} images: {size / 1e9:.2f} GB in '{place}', to be deleted at will.", progress)
@@ -157,7 +193,7 @@ def _of_the_whole(model: SegmentationModel, dataset: Dataset, folder: Path) -> F
     if not isinstance(dataset, Subset):
         return None
     whole = dataset.dataset
-    found = _read(folder / cache_key(model, whole), _grid(model), _shapes(model, len(whole)))
+    found = _read(folder / cache_key(model, whole), model, _shapes(model, len(whole)))
     found = found or _of_the_whole(model, whole, folder)
     return found and dataclasses.replace(found, rows=[found.rows[index] for index in dataset.indices])
 
@@ -273,7 +309,7 @@ def _ahead(
             future.cancel()
 
 
-def _read(place: Path, grid: tuple[int, int], shapes: Shapes) -> FeatureCache | None:
+def _read(place: Path, model: SegmentationModel, shapes: Shapes) -> FeatureCache | None:
     """The cache at `place`, if it is there and whole."""
     try:
         written = json.loads((place / META).read_text(encoding="utf-8"))["files"]
@@ -289,7 +325,7 @@ def _read(place: Path, grid: tuple[int, int], shapes: Shapes) -> FeatureCache | 
             tensors[name] = torch.from_numpy(array)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return FeatureCache(place, grid, **tensors, rows=range(len(tensors["tokens"])))
+    return FeatureCache(place, _grid(model), model.patch_size, **tensors, rows=range(len(tensors["tokens"])))
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
     _check_ranges(config)
     if train.cache_features and not config.encoder.freeze:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
+    if train.cache_crop is not None and not train.cache_features:
+        raise UserError("--cache-crop needs --cache-features: without, images are cut as --data.factors says.")
     if not 0 < data.factors[0] <= data.factors[1]:
         raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
     adamw = 1e-3 if config.encoder.freeze else 2e-4
@@ -92,6 +94,7 @@ def _check_ranges(config: Config) -> None:
     for name, number in (("--lr", train.lr), ("--clip", train.clip)):
         if number is not None and not number > 0:
             raise UserError(f"{name} must be above 0, not {number}.")
-    for name, number in (("--ema", train.ema), ("--layer-decay", train.layer_decay)):
+    shares = {"--ema": train.ema, "--layer-decay": train.layer_decay, "--cache-crop": train.cache_crop}
+    for name, number in shares.items():
         if number is not None and not 0 < number <= 1:
             raise UserError(f"{name} must be above 0 and at most 1, not {number}.")

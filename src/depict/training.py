@@ -225,7 +225,8 @@ class _Trainer:
         for piece, (part, targets) in enumerate(pieces):
             last = piece == len(pieces) - 1
             with contextlib.nullcontext() if last else accelerator.no_sync(self.network):
-                masks = self._forward(part)
+                grid = batch.grid if isinstance(batch, FeatureBatch) else None
+                masks = self.network(part, grid) if grid else self.network(part, full_size=False)
                 summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.weight)
                 loss = summed / count
                 if self.extra:
@@ -247,9 +248,6 @@ class _Trainer:
             self._give_up(batch, "the weights became inf or nan")
         return value
 
-    def _forward(self, inputs: Tensor) -> Tensor:
-        return self.network(inputs, self.cache.grid) if self.cache else self.network(inputs, full_size=False)
-
     def _global(self, share: float) -> float:
         """The sum of a number over all processes."""
         return float(self.accelerator.reduce(torch.tensor(float(share), device=self.accelerator.device)))
@@ -265,10 +263,9 @@ class _Trainer:
         return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def _batches(self) -> Iterator[Batch | FeatureBatch]:
-        schedule = dataclasses.replace(self.schedule, start=self.iteration)
+        schedule, data = dataclasses.replace(self.schedule, start=self.iteration), self.config.data
         if self.cache:
-            return feature_batches(self.cache, schedule)
-        data = self.config.data
+            return feature_batches(self.cache, schedule, data.mirror, self.settings.cache_crop)
         augmentation = Augmentation(
             int(data.side or 0),
             float(data.ratio or 1),
@@ -277,6 +274,7 @@ class _Trainer:
             self.model.std,
             data.factors,
             data.colours,
+            data.mirror,
         )
         pin = self.accelerator.device.type == "cuda"
         return training_batches(self.training, augmentation, schedule, data.workers, pin)

@@ -206,12 +206,13 @@ def test_a_sample_depends_on_seed_epoch_and_index_and_on_nothing_else():
         assert not torch.equal(first[0], other[0])
 
 
-def test_half_of_the_samples_are_flipped():
+@pytest.mark.parametrize(("mirror", "least", "most"), [(True, 160, 240), (False, 0, 0)])
+def test_half_of_the_samples_are_flipped_unless_left_and_right_differ(mirror, least, most):
     ramp = torch.arange(64, dtype=torch.uint8).expand(3, 48, 64).contiguous()
     labels = (torch.arange(64) // 8).to(torch.uint8).expand(48, 64).contiguous()
-    augmentation = Augmentation(side=48, ratio=2, crop=(16, 16), mean=HALF, std=HALF)
+    augmentation = Augmentation(side=48, ratio=2, crop=(16, 16), mean=HALF, std=HALF, mirror=mirror)
     flipped = 0
     for index in range(400):
         _, varied = augmentation.vary(ramp, labels, sample_generator(0, 0, index))
         flipped += int(varied[0, 0] > varied[0, -1])
-    assert 160 < flipped < 240
+    assert least <= flipped <= most

@@ -39,6 +39,7 @@ class Augmentation:
     std: tuple[float, float, float]
     factors: tuple[float, float] = FACTORS
     colours: bool = True
+    mirror: bool = True
 
     def __call__(
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
@@ -62,7 +63,7 @@ class Augmentation:
         top, left = choose_crop(labels, self.crop, generator)
         window = (..., slice(top, top + self.crop[0]), slice(left, left + self.crop[1]))
         image, labels = resize_image(image, size)[window], labels[window]
-        if generator.random() < 0.5:
+        if generator.random() < 0.5 and self.mirror:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
         image = image.contiguous()
         return distort_colours(image, generator) if self.colours else image, labels.contiguous()

@@ -264,10 +264,17 @@ def draw(study: Study, lines: list[Line], out: Path) -> None:
                 _points(axes[index, 0], [line for line in lines if line["group"] == group], COLOURS[index])
                 axes[index, 0].set_title(group if len(groups) > 1 else "", loc="left", fontsize=9)
             axes[-1, 0].set_xlabel("validation mIoU (%)")
-        figure.suptitle(f"{title}\nmean ± standard deviation over seeds", fontsize=10)
+        several = any(len(line["seeds"]) > 1 for line in lines)
+        figure.suptitle(f"{title}\n{'mean ± standard deviation over seeds' if several else 'one seed'}", fontsize=10)
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             with atomic_path(out / f"results.{kind}") as temporary:
                 figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+
+
+def _short(texts: list[str]) -> list[str]:
+    """Decoders by their names, and with their settings where these tell them apart."""
+    names = [text.partition(",")[0] for text in texts]
+    return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
 
 
 def _points(axes: Axes, lines: list[Line], colour: str) -> None:
@@ -278,14 +285,14 @@ def _points(axes: Axes, lines: list[Line], colour: str) -> None:
         axes.errorbar(
             100 * line["mean"], height, xerr=100 * (line["spread"] or 0), fmt="D", color=colour, capsize=3, ms=5
         )
-    axes.set_yticks(heights, [line["label"] for line in lines])
+    axes.set_yticks(heights, _short([line["label"] for line in lines]))
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
 
 
 def _curves(axes: Axes, lines: list[Line], groups: list[str]) -> None:
-    for index, group in enumerate(groups):
+    for index, (group, name) in enumerate(zip(groups, _short(groups), strict=True)):
         rows = sorted((line for line in lines if line["group"] == group), key=lambda line: line["images"])
         aside = 1.012 ** (index - (len(groups) - 1) / 2)  # so that error bars do not cover each other
         axes.errorbar(
@@ -295,7 +302,7 @@ def _curves(axes: Axes, lines: list[Line], groups: list[str]) -> None:
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
             capsize=3,
-            label=group,
+            label=name,
         )
     sizes = sorted({line["images"] for line in lines})
     axes.set_xscale("log", base=2)
