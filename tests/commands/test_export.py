@@ -1,28 +1,51 @@
 """`depict export` from the command line, and `depict segment` of what it wrote."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import pytest
 from PIL import Image
 
+from conftest import REPOSITORY
 from depict.cli import main
 from depict.data.scenes import render
 from tiny_model import tiny_model
 
 pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
 
-WITHOUT_TORCH = """
+ALONE = """
 import sys
+from importlib.metadata import packages_distributions
 from depict.cli import main
 code = main(["segment", *sys.argv[1:]])
-heavy = {"torch", "torchvision", "timm", "onnx", "scipy", "matplotlib", "accelerate"} & set(sys.modules)
-sys.exit(f"imported: {heavy}" if heavy else code)
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(*sorted({of.lower() for name, of_name in packages_distributions().items() if name in loaded for of in of_name}))
+sys.exit(code)
 """
+"""Segments, then prints the packages that were imported for it."""
 
 
-def test_a_run_is_exported_quantised_measured_and_applied_without_torch(tmp_path, capsys):
+def test_the_packages_that_the_guide_names_are_enough_to_segment_with_an_onnx_file(tmp_path):
+    guide = (REPOSITORY / "docs/interchange.md").read_text(encoding="utf-8")
+    named = set(re.search(r"^pip install (numpy .*)$", guide, re.MULTILINE)[1].split())
+    required = {re.match(r"[\w-]+", text)[0].lower() for text in requires("depict")}
+    assert named <= required
+    tiny_model("linear").save(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model.onnx")]) == 0
+    for ending in ("jpg", "png"):
+        Image.fromarray(render(1, 2, (50, 70))[0]).save(tmp_path / f"picture_{ending}.{ending}")
+    pictures = [str(path) for path in tmp_path.glob("picture*")]
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "model.onnx"), *pictures, "--out", str(tmp_path / "out")]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    imported = set(answer.stdout.splitlines()[-1].split())
+    assert imported & required == named
+
+
+def test_a_run_is_exported_quantised_measured_and_applied(tmp_path, capsys):
     tiny_model("linear").save(tmp_path / "run")
     file = tmp_path / "model.onnx"
     assert main(["export", str(tmp_path / "run"), str(file), "--int8", "--images", "2"]) == 0
@@ -35,9 +58,7 @@ def test_a_run_is_exported_quantised_measured_and_applied_without_torch(tmp_path
 
     Image.fromarray(render(1, 2, (50, 70))[0]).save(tmp_path / "picture.png")
     out = tmp_path / "out"
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(file), str(tmp_path / "picture.png"), "--out", str(out)]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
+    assert main(["segment", str(file), str(tmp_path / "picture.png"), "--out", str(out)]) == 0
     assert Image.open(out / "labels" / "picture.png").size == (70, 50)
     assert json.loads((out / "summary.json").read_text())
 
