@@ -4,10 +4,14 @@ import pytest
 from layouts import camvid, folder, picture, save, stripes
 from PIL import Image
 
+from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.data import create_dataset
 from depict.data.check import check_dataset, quick_check
+from depict.data.dataset import draw, hold_out
 from depict.data.show import draw_samples
 from depict.errors import UserError
+from depict.settings import resolve
+from depict.training import train
 
 
 def spoil(root):
@@ -70,6 +74,53 @@ def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):
     save(tmp_path / "trainannot" / "0001TP_000002.png", stripes([0], 5, 5))
     with pytest.raises(UserError, match=r"0001TP_000002.png' is 5x5"):
         quick_check(dataset)
+
+
+def test_the_quick_check_of_a_subset_looks_at_its_own_samples_only(tmp_path):
+    dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11], count=8), "train")
+    earlier, later = hold_out(dataset, 0.5)
+    drawn = draw(later, 2, seed=0)
+    inside, outside = drawn.name_of(1), (set(map(later.name_of, range(4))) - {drawn.name_of(0), drawn.name_of(1)}).pop()
+    save(tmp_path / "trainannot" / f"{outside}.png", stripes([0], 5, 5))
+    quick_check(earlier)
+    quick_check(drawn)
+    with pytest.raises(UserError, match=rf"{outside}.png' is 5x5"):
+        quick_check(later)
+    save(tmp_path / "trainannot" / f"{inside}.png", stripes([0], 7, 7))
+    quick_check(earlier)
+    with pytest.raises(UserError, match=rf"{inside}.png' is 7x7"):
+        quick_check(drawn)
+
+
+def test_the_quick_check_of_a_subset_names_its_missing_masks_and_every_duplicate(tmp_path):
+    camvid(tmp_path, [0, 1, 11], count=4)
+    (tmp_path / "trainannot" / "0001TP_000003.png").unlink()
+    earlier, later = hold_out(create_dataset("camvid", tmp_path, "train"), 0.5)
+    quick_check(earlier)
+    with pytest.raises(UserError, match=r"no mask for '.*0001TP_000003.png'"):
+        quick_check(later)
+    save(tmp_path / "train" / "0001TP_000003.bmp", picture())
+    earlier, _ = hold_out(create_dataset("camvid", tmp_path, "train"), 0.5)
+    with pytest.raises(UserError, match="have the same name"):
+        quick_check(earlier)
+
+
+@pytest.mark.parametrize("part", [{"limit": 7}, {"holdout": 0.5}, {"holdout": 0.25, "limit": 6}])
+def test_a_training_on_a_part_of_the_images_names_a_wrong_mask_before_it_starts(tmp_path, part):
+    camvid(tmp_path / "data", [0, 1, 11], count=8)
+    config = Config(
+        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=1, dim=48),
+        decoder=DecoderConfig("linear"),
+        data=DataConfig("camvid", tmp_path / "data", workers=0, **part),
+        train=TrainConfig(epochs=1, batch=1, device="cpu"),
+        image_size=16,
+    )
+    _, training, validation = resolve(config)
+    spoilt = (validation if "limit" not in part else training).name_of(3)
+    save(tmp_path / "data" / "trainannot" / f"{spoilt}.png", stripes([0], 5, 5))
+    with pytest.raises(UserError, match=rf"{spoilt}.png' is 5x5"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_the_quick_check_needs_no_files_where_there_are_none():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from depict.data.dataset import IGNORE, Dataset
+from depict.data.dataset import IGNORE, Dataset, Subset
 from depict.data.pairs import DataError, FileDataset, check_mask, opened, size_error, upright_size
 from depict.errors import UserError
 
@@ -23,18 +23,30 @@ SHOWN = 10
 def quick_check(dataset: Dataset) -> None:
     """Raise one line about the first file that is missing, unreadable or of the wrong size, from headers alone.
 
-    Runs before every training: some thousand pairs per second. The first sample is read whole, because a wrong kind
-    of mask is mostly wrong in all of them.
+    Runs before every training and evaluation: some thousand pairs per second. Of a subset only its own samples are
+    looked at. The first one is read whole, because a wrong kind of mask is mostly wrong in all of them.
     """
-    if isinstance(dataset, FileDataset):
-        for problem in dataset.problems:
-            if problem.kind != "extra":
+    whole, indices = _unwrapped(dataset)
+    if isinstance(whole, FileDataset):
+        for problem in whole.problems:
+            if problem.kind not in ("extra", "missing"):
                 raise problem
+        for index in indices:
+            whole.paths(index)  # a missing mask is named at once, before any file is opened
         with ThreadPoolExecutor(8) as pool:
-            for fault in pool.map(lambda index: _header_fault(dataset, index), range(len(dataset))):
+            for fault in pool.map(lambda index: _header_fault(whole, index), indices):
                 if fault is not None:
                     raise fault
     dataset.read(0)
+
+
+def _unwrapped(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
+    """The data set below all subsets, and where in it the samples are."""
+    indices: Sequence[int] = range(len(dataset))
+    while isinstance(dataset, Subset):
+        indices = [dataset.indices[index] for index in indices]
+        dataset = dataset.dataset
+    return dataset, indices
 
 
 def _header_fault(dataset: FileDataset, index: int) -> UserError | None:
