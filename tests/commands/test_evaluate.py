@@ -86,6 +86,20 @@ def test_another_folder_has_a_result_of_its_own(run, tmp_path):
     assert (run / "evaluation.json").read_bytes() == own
 
 
+@pytest.mark.parametrize("fault", ["missing", "size"])
+def test_a_faulty_mask_is_named_before_any_image_is_evaluated(run, tmp_path, capsys, fault):
+    shutil.copytree(depict.load(run).config.data.root, tmp_path / "data")
+    mask = tmp_path / "data/masks/val/é 4.png"
+    mask.unlink()
+    if fault == "size":
+        Image.new("L", (3, 3)).save(mask)
+    assert main(["evaluate", str(run), "--root", str(tmp_path / "data"), "--save", str(tmp_path / "pictures")]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "no mask for" in told if fault == "missing" else "é 4.png' is 3x3" in told
+    assert "\n" not in told
+    assert not (tmp_path / "pictures").exists()
+
+
 def test_pictures_show_the_prediction_in_class_colours_and_where_it_is_wrong(run, tmp_path):
     assert main(["evaluate", str(run), "--save", str(tmp_path)]) == 0
     with Image.open(tmp_path / "predictions/é 3.png") as picture:

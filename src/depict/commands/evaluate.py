@@ -56,6 +56,7 @@ def main(
     """
     import depict
     from depict.data import create_dataset
+    from depict.data.check import quick_check
     from depict.evaluation import evaluate, protocol_for
     from depict.files import write_json
     from depict.interchange.hub import beside
@@ -72,6 +73,8 @@ def main(
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
             print(f"depict: the classes of '{name}' have other names than the model's", file=sys.stderr)
         protocol = protocol_for(model, dataset, multiscale, side, stride)
+        if rank == 0:
+            quick_check(dataset)  # a missing mask is named now, not after hours
 
         def keep(index: int, image: Tensor, truth: Tensor, prediction: Tensor) -> None:
             if save:
