@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 from depict.errors import UserError
 
+KINDS = ("cpu", "cuda", "mps")
+"""Devices of which torch tells what is wrong; to other names it answers with a list of all backends ever."""
+
 
 @contextlib.contextmanager
 def processes() -> Iterator[tuple[int, int, int]]:
@@ -36,7 +39,11 @@ def find_device(name: str | None, local: int) -> str:
             return f"cuda:{local}"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
+        torch.zeros(1, device=name).add(1).item()  # some devices, such as meta, take tensors but compute nothing
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0].removesuffix(".")
+        way_out = f"{reason}. Leave --device out for the best there is."
+        if name.partition(":")[0] not in KINDS:
+            way_out = "choose cpu, cuda, cuda:N or mps."
+        raise UserError(f"the device '{name}' cannot be used here: {way_out}") from error
     return name

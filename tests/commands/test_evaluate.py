@@ -135,6 +135,7 @@ def test_two_processes_count_each_image_once(run):
         (["--stride", "33"], "stride 33 must be between 1 and the window 32"),
         (["--side", "0"], "side must be at least 1"),
         (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
+        (["--device", "meta"], "the device 'meta' cannot be used here"),
         (["--root", "nowhere"], "'nowhere'"),
     ],
 )
