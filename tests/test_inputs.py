@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +83,47 @@ def test_a_file_that_is_named_itself_may_have_any_ending(tmp_path):
 def test_links_to_folders_are_not_followed_in_circles(tmp_path):
     touch(tmp_path, "a.png")
     (tmp_path / "again").symlink_to(tmp_path)
-    assert names(tmp_path) == ["a"]
+    (tmp_path / "again.png").symlink_to(tmp_path)
+    found, passed = find_inputs([str(tmp_path)], tmp_path / "out")
+    assert [one.name for one in found] == ["a"]
+    assert passed == [tmp_path / "again", tmp_path / "again.png"]
+    assert names(tmp_path / "again") == ["a"]
+
+
+@contextmanager
+def ordinary_user() -> Iterator[Path]:
+    """A folder of somebody who may not read everything, as root may, and whom we are meanwhile."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_folder_that_may_not_be_listed_is_named():
+    with ordinary_user() as folder:
+        touch(folder, "a.png", "locked.mp4/b.png")
+        locked = folder / "locked.mp4"
+        locked.chmod(0)
+        found, passed = find_inputs([str(folder)], folder / "out")
+        with pytest.raises(UserError) as caught:
+            find_inputs([str(locked)], folder / "out")
+    said = f"cannot read '{locked}': Permission denied."
+    assert [(one.name, one.error, one.video) for one in found] == [("a", None, False), ("locked.mp4", said, False)]
+    assert passed == []
+    assert str(caught.value) == said
+
+
+def test_nothing_is_lost_in_a_folder_that_may_be_listed_but_not_entered():
+    with ordinary_user() as folder:
+        touch(folder, "a.png", "half/b.png", "half/deep/c.png")
+        (folder / "half").chmod(0o400)
+        found, _ = find_inputs([str(folder)], folder / "out")
+    assert [(one.name, one.error is None) for one in found] == [("a", True), ("half/b", True), ("half/deep", False)]
 
 
 @pytest.mark.parametrize(

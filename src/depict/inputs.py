@@ -29,47 +29,54 @@ VIDEOS = {".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".web
 
 @dataclass(frozen=True)
 class Input:
-    """One file to be read."""
+    """One file to be read, or a folder that cannot be."""
 
     path: Path
     name: str
     """Where its outputs go: a relative path without ending; for a video the folder of its frames."""
+    error: str | None = None
+    """Why the folder cannot be read; None for a file."""
 
     @property
     def video(self) -> bool:
         """Whether it is read frame by frame."""
-        return self.path.suffix.lower() in VIDEOS
+        return self.error is None and self.path.suffix.lower() in VIDEOS
 
 
 def find_inputs(given: Sequence[str], without: Path) -> tuple[list[Input], list[Path]]:
-    """Inputs in order, and files in the given folders that are passed over since they have no picture's ending.
+    """Inputs in order, and what is passed over in the given folders: files without a picture's ending, linked folders.
 
     Folders are searched to the bottom and read in natural order (2 before 10); hidden files and the folder `without`,
-    where outputs go, are left out.
+    where outputs go, are left out. Folders that cannot be listed come last, with the error.
     """
     if not given:
         raise UserError("no pictures were given: name files, folders or patterns such as 'frames/*.png'.")
     files: dict[Path, None] = {}
     passed: list[Path] = []
+    errors: dict[Path, str] = {}
     roots = []
     for text in given:
         for path in _expanded(text):
             if path.is_dir():
-                inside = _inside(path, _absolute(without))
+                inside, links, failed = _inside(path, _absolute(without))
                 files |= dict.fromkeys(file for file in inside if file.suffix.lower() in PICTURES)
-                passed += [file for file in inside if file.suffix.lower() not in PICTURES]
+                passed += [file for file in inside if file.suffix.lower() not in PICTURES] + links
+                errors |= {Path(one.filename): f"cannot read '{one.filename}': {one.strerror}." for one in failed}
                 roots.append(path)
             else:
                 files[path] = None
                 roots.append(path.parent)
     if not files:
+        if errors:
+            raise UserError(next(iter(errors.values())))
         raise UserError(f"there is no picture in '{given[0]}' ({len(passed)} other files); name the files themselves.")
     root = Path(os.path.commonpath(roots))
     inputs = _named(list(files), root)
     if any(one.video for one in inputs) and importlib.util.find_spec("av") is None:
         video = next(one.path for one in inputs if one.video)
         raise UserError(f"to read the video '{video}', PyAV is needed: pip install av.")
-    return inputs, passed
+    locked = [Input(path, path.relative_to(root).as_posix(), errors[path]) for path in sorted(errors, key=natural)]
+    return inputs + locked, passed
 
 
 def _expanded(text: str) -> list[Path]:
@@ -88,13 +95,20 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.normpath(Path(path).absolute()))
 
 
-def _inside(folder: Path, without: Path) -> list[Path]:
-    """All files below a folder; links to files are followed, links to folders are not: they may go in circles."""
+def _inside(folder: Path, without: Path) -> tuple[list[Path], list[Path], list[OSError]]:
+    """All files below a folder, the links to folders, and why folders could not be listed.
+
+    Links to files are followed, links to folders are not: they may go in circles.
+    """
     found: list[Path] = []
-    for parent, folders, files in os.walk(folder):
+    links: list[Path] = []
+    errors: list[OSError] = []
+    for parent, folders, files in os.walk(folder, onerror=errors.append):
         folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name) != without]
+        # That of pathlib raises where a folder may be listed but not entered.
+        links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
         found += [Path(parent, name) for name in files if not name.startswith(".")]
-    return sorted(found, key=natural)
+    return sorted(found, key=natural), sorted(links, key=natural), errors
 
 
 def natural(path: Path) -> list[list[tuple[bool, int, str]]]:

@@ -271,6 +271,26 @@ def test_sixty_files_from_strangers_are_all_accounted_for(run, tmp_path, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_locked_folder_is_named_and_counted(run, pictures, tmp_path, monkeypatch, capsys):
+    (pictures / "locked").mkdir()
+    (pictures / "locked/a.png").write_bytes(_png())
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "locked":  # root would list it whatever its permissions are
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert segment(run, pictures, "--out", tmp_path / "out") == 1
+    told = capsys.readouterr()
+    assert "4 pictures: 3 written, 0 kept, 1 failed" in told.out
+    error = f"cannot read '{pictures / 'locked'}': Permission denied."
+    assert f"depict: skipped: {error}" in told.err
+    row = {"name": "locked", "source": str(pictures / "locked"), "status": "failed", "error": error}
+    assert summary(tmp_path / "out")["pictures"][3:] == [row]
+
+
 def test_a_name_that_is_no_utf8_is_segmented_and_told(run, tmp_path):
     raw = os.fsencode(tmp_path) + b"/caf\xe9.png"
     Path(os.fsdecode(raw)).write_bytes(_png())

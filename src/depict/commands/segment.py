@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import sys
 import threading
@@ -36,9 +37,9 @@ def main(
 ) -> int:
     """Segment pictures: a label map, an overlay with a legend and the shares of the classes for each.
 
-    Pictures may be of any size and kind; one that cannot be read is named, skipped and counted, and the exit code is
-    then 1. Outputs that exist are kept, so that the same command goes on where it stopped. Under torchrun the pictures
-    are shared out among the processes.
+    Pictures may be of any size and kind; one that cannot be read, or a folder, is named, skipped and counted, and the
+    exit code is then 1. Outputs that exist are kept, so that the same command goes on where it stopped. Under torchrun
+    the pictures are shared out among the processes.
 
     Args:
         model: Folder of a run, or a file that `depict export` wrote (.onnx; torch is not needed then).
@@ -89,7 +90,9 @@ def main(
                 tqdm(total=_total(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
                 warnings.simplefilter("ignore")  # what decoders remark on odd files
-                for row in segment_all(predictor, inputs, outputs, workers, rank, world, summary.sources):
+                files = [one for one in inputs if one.error is None]
+                done = segment_all(predictor, files, outputs, workers, rank, world, summary.sources)
+                for row in itertools.chain(done, _locked(inputs) if rank == 0 else ()):
                     rows.append(row)
                     bar.update()
                     if row["status"] == "failed":
@@ -120,6 +123,16 @@ def _ended_in_order(world: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _locked(inputs: list[Input]) -> Iterator[dict[str, Any]]:
+    """A row of the summary for each folder that could not be listed."""
+    from depict.outputs import readable
+
+    for number, one in enumerate(inputs):
+        if one.error is not None:
+            row = {"name": readable(one.name), "source": readable(one.path), "order": (number, 0)}
+            yield row | {"status": "failed", "error": readable(one.error)}
 
 
 def _total(inputs: list[Input], world: int) -> int | None:
