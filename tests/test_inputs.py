@@ -75,6 +75,20 @@ def test_other_files_hidden_files_and_the_output_folder_are_left_out(tmp_path):
     assert sorted(path.name for path in passed) == ["clip.mp4", "notes.txt"]
 
 
+def test_outputs_among_the_pictures_are_no_inputs_however_they_are_given(tmp_path):
+    touch(tmp_path, "a.png", "labels/a.png", "sub/labels/b.png", "summary.json", "sub/summary.json")
+    own = ["labels", "summary.json"]
+    found, passed = find_inputs([str(tmp_path)], tmp_path, own)
+    assert [one.name for one in found] == ["a", "sub/labels/b"]
+    assert passed == [tmp_path / "sub/summary.json"]
+    found, passed = find_inputs([f"{tmp_path}/**/*.png", f"{tmp_path}/summary.json"], tmp_path, own)
+    assert [one.name for one in found] == ["a", "sub/labels/b"]
+    assert passed == [tmp_path / "labels/a.png", tmp_path / "summary.json"]
+    found, passed = find_inputs([f"{tmp_path}/*", f"{tmp_path}/sub"], tmp_path / "sub", own)
+    assert [one.name for one in found] == ["a", "labels/a", "summary"]
+    assert passed == []
+
+
 def test_a_file_that_is_named_itself_may_have_any_ending(tmp_path):
     touch(tmp_path, "scan.dat")
     assert names(tmp_path / "scan.dat") == ["scan"]

@@ -43,11 +43,13 @@ class Input:
         return self.error is None and self.path.suffix.lower() in VIDEOS
 
 
-def find_inputs(given: Sequence[str], without: Path) -> tuple[list[Input], list[Path]]:
+def find_inputs(given: Sequence[str], without: Path, own: Sequence[str] = ()) -> tuple[list[Input], list[Path]]:
     """Inputs in order, and what is passed over in the given folders: files without a picture's ending, linked folders.
 
     Folders are searched to the bottom and read in natural order (2 before 10); hidden files and the folder `without`,
-    where outputs go, are left out. Folders that cannot be listed come last, with the error.
+    where outputs go, are left out. If `without` is itself given, only what has one of the names `own` in it is left out;
+    a path that leads there is passed over: no output of an earlier call becomes an input. Folders that cannot be listed
+    come last, with the error.
     """
     if not given:
         raise UserError("no pictures were given: name files, folders or patterns such as 'frames/*.png'.")
@@ -55,10 +57,13 @@ def find_inputs(given: Sequence[str], without: Path) -> tuple[list[Input], list[
     passed: list[Path] = []
     errors: dict[Path, str] = {}
     roots = []
+    outputs = {_absolute(without / name) for name in own}
     for text in given:
         for path in _expanded(text):
-            if path.is_dir():
-                inside, links, failed = _inside(path, _absolute(without))
+            if not outputs.isdisjoint((path, *path.parents)):
+                passed.append(path)
+            elif path.is_dir():
+                inside, links, failed = _inside(path, outputs | {_absolute(without)})
                 files |= dict.fromkeys(file for file in inside if file.suffix.lower() in PICTURES)
                 passed += [file for file in inside if file.suffix.lower() not in PICTURES] + links
                 errors |= {Path(one.filename): f"cannot read '{one.filename}': {one.strerror}." for one in failed}
@@ -95,7 +100,7 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.normpath(Path(path).absolute()))
 
 
-def _inside(folder: Path, without: Path) -> tuple[list[Path], list[Path], list[OSError]]:
+def _inside(folder: Path, without: set[Path]) -> tuple[list[Path], list[Path], list[OSError]]:
     """All files below a folder, the links to folders, and why folders could not be listed.
 
     Links to files are followed, links to folders are not: they may go in circles.
@@ -104,10 +109,10 @@ def _inside(folder: Path, without: Path) -> tuple[list[Path], list[Path], list[O
     links: list[Path] = []
     errors: list[OSError] = []
     for parent, folders, files in os.walk(folder, onerror=errors.append):
-        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name) != without]
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name) not in without]
         # That of pathlib raises where a folder may be listed but not entered.
         links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
-        found += [Path(parent, name) for name in files if not name.startswith(".")]
+        found += [path for name in files if not name.startswith(".") and (path := Path(parent, name)) not in without]
     return sorted(found, key=natural), sorted(links, key=natural), errors
 
 

@@ -151,6 +151,15 @@ def test_existing_outputs_are_kept_until_they_are_to_be_overwritten(run, picture
     assert path.stat().st_mtime > 1
 
 
+@pytest.mark.parametrize("given", ["", "*", "**/*.png"])
+def test_outputs_may_lie_in_the_folder_of_the_pictures(run, pictures, capsys, given):
+    assert segment(run, f"{pictures}/{given}", "--out", pictures, "--probabilities") == 0
+    files = sorted(pictures.rglob("*"))
+    assert segment(run, f"{pictures}/{given}", "--out", pictures, "--probabilities") == 0
+    assert "3 pictures: 0 written, 3 kept, 0 failed" in capsys.readouterr().out
+    assert sorted(pictures.rglob("*")) == files
+
+
 def test_a_damaged_or_missing_output_is_made_again(run, pictures, tmp_path):
     out = tmp_path / "out"
     assert segment(run, pictures, "--out", out) == 0

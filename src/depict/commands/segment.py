@@ -67,7 +67,7 @@ def main(
 
     if workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}.")
-    inputs, passed = find_inputs(pictures, out)
+    inputs, passed = find_inputs(pictures, out, own=("labels", "overlays", "probabilities", "summary.json"))
     with processes() as (rank, world, local):
         predictor = create_predictor(
             model, multiscale=multiscale, whole=whole, compile=compile, device=device, local=local
