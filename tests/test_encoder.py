@@ -145,6 +145,10 @@ def weight_files(tmp_path_factory):
     (folder / "list.pth").write_bytes(b"")
     torch.save([1, 2], folder / "list.pth")
     (folder / "malicious.pth").write_bytes(pickle.dumps(Malicious()))
+    torch.save(torch.nn.Linear(2, 2), folder / "module.pth")
+    (folder / "cut.pth").write_bytes((folder / "module.pth").read_bytes()[:500])
+    (folder / "text.pth").write_text("hello world\n")
+    (folder / "page.pth").write_text("<!DOCTYPE html>")
     other = Encoder("vit_small_patch16_224", (32, 32), depth=12)
     save_file(other.vit.state_dict(), folder / "other.safetensors")
     shallow = Encoder("vit_tiny_patch16_224", (32, 32), depth=2)
@@ -159,7 +163,11 @@ def weight_files(tmp_path_factory):
         ("corrupt.safetensors", "is not a readable weight file"),
         ("empty.pth", "is not a readable weight file"),
         ("list.pth", "holds no tensors by name"),
-        ("malicious.pth", "is refused: it is damaged or holds more than tensors"),
+        ("cut.pth", "is not a readable weight file: it is damaged, or of another kind"),
+        ("text.pth", "is not a readable weight file: it is damaged, or of another kind"),
+        ("page.pth", "is refused: it holds objects other than tensors, or is damaged; .* could run code"),
+        ("malicious.pth", "is refused: it holds objects other than tensors, or is damaged; .* could run code"),
+        ("module.pth", r"is refused: it holds objects other than tensors \(torch.nn.modules.linear.Linear\); "),
         ("other.safetensors", r"'cls_token' has shape \(1, 1, 384\), not \(1, 1, 192\). Is it for another encoder"),
         ("shallow.safetensors", "it lacks 'blocks.10"),
     ],

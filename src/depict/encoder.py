@@ -11,7 +11,9 @@ import difflib
 import functools
 import logging
 import math
+import pickle
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +192,21 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused below anyway
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror or _short(error)}") from error
-    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
+    except SafetensorError as error:
         raise UserError(f"'{path}' is not a readable weight file: {_short(error)}") from error
-    except Exception as error:  # pickle.UnpicklingError and what a damaged pickle raises
-        raise UserError(f"'{path}' is refused: it is damaged or holds more than tensors ({_short(error)})") from error
+    except pickle.UnpicklingError as error:  # its text advises to run the code
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"objects other than tensors ({found[1]})" if found else "objects other than tensors, or is damaged"
+        raise UserError(
+            f"'{path}' is refused: it holds {what}; reading such a file could run code. "
+            "Get its tensors alone, as .safetensors or a state_dict."
+        ) from error
+    except Exception as error:  # torch's of a file that was cut, or whatever the bytes happen to mean
+        raise UserError(f"'{path}' is not a readable weight file: it is damaged, or of another kind.") from error
     for key in ("state_dict", "model", "teacher"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
