@@ -52,3 +52,18 @@ def test_few_classes_on_a_frozen_encoder_start_with_a_larger_gain_unless_one_is_
 def test_many_classes_start_with_the_released_gain(shared):
     data = DataConfig("cityscapes", root=shared / "fixtures/cityscapes")
     assert resolve(Config(encoder=EncoderConfig(freeze=True), data=data))[0].decoder.logit_gain == 1.0
+
+
+@pytest.mark.parametrize(
+    ("frozen", "decoder", "given", "rate"),
+    [
+        (True, "depict_sa", None, 1e-3),
+        (True, "depict_ca", None, 3e-3),
+        (True, "linear", None, 1e-2),
+        (True, "linear", 2e-3, 2e-3),
+        (False, "linear", None, 2e-4),
+    ],
+)
+def test_each_decoder_has_the_rate_that_suits_it_on_a_frozen_encoder_unless_one_is_given(frozen, decoder, given, rate):
+    asked = Config(EncoderConfig(freeze=frozen), DecoderConfig(decoder), DataConfig("scenes"), TrainConfig(lr=given))
+    assert resolve(asked)[0].train.lr == rate

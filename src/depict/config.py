@@ -114,8 +114,8 @@ class TrainConfig:
     batch: int | None = None
     """Images per step, over all processes together."""
     lr: float | None = None
-    """Learning rate at the start (after warm-up); by default the recipe's for sgd, 1e-3 or 2e-4 for adamw with a
-    frozen or a trained encoder."""
+    """Learning rate at the start (after warm-up); by default the recipe's for sgd; for adamw 2e-4, with a frozen
+    encoder 1e-3 (depict_ca 3e-3, linear 1e-2)."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
     """sgd: Nesterov momentum 0.9, as published. adamw: the modern choice."""
     weight_decay: float = 0.0

@@ -13,7 +13,10 @@ from depict.model import as_pair, with_defaults
 
 FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
 """A norm over C classes keeps logits below sqrt(C - 1): with few, cross-entropy has little to work with. On a frozen
-encoder a gain of 4 helps then; an encoder that is trained finds its way, and the gain did harm (docs/results.md)."""
+encoder a gain of 4 helps DEPICT-CA and Segmenter then, and does DEPICT-SA little good or harm; where the encoder is
+trained, too, it did harm to DEPICT-SA (docs/results.md). Tried with 8 and 11 classes; 16 is a guess."""
+FROZEN_RATE, FROZEN_RATES = 1e-3, {"linear": 1e-2, "depict_ca": 3e-3}
+"""AdamW's rate on a frozen encoder, and of the decoders that learn clearly better with another (docs/results.md)."""
 
 
 def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
@@ -40,7 +43,7 @@ def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
         raise UserError("--cache-crop needs --cache-features: without, images are cut as --data.factors says.")
     if not 0 < data.factors[0] <= data.factors[1]:
         raise UserError(f"--data.factors must be two rising numbers above 0, not {data.factors}.")
-    adamw = 1e-3 if config.encoder.freeze else 2e-4
+    adamw = FROZEN_RATES.get(config.decoder.name, FROZEN_RATE) if config.encoder.freeze else 2e-4
     epochs = train.epochs or recipe.epochs
     image_size = as_pair(recipe.crop if config.image_size is None else config.image_size)
     side, ratio = recipe.side, recipe.ratio
