@@ -76,7 +76,9 @@ def write_checkpoint(folder: Path, state: dict[str, Tensor], variant: str | None
     return path
 
 
-def variant(heads: int | None = 3, extra: str = "", size: str = "!!python/tuple [64, 64]") -> str:
+def variant(
+    heads: int | None = 3, extra: str = "", size: str = "!!python/tuple [64, 64]", classes: int = CLASSES
+) -> str:
     """The YAML as the official training writes it."""
     heads_line = "" if heads is None else f"\n    n_heads: {heads}"
     return f"""
@@ -90,9 +92,10 @@ net_kwargs:
   image_size: {size}
   normalization: vit
   drop_path_rate: 0.1
-  n_cls: {CLASSES}
+  n_cls: {classes}
   decoder:
     name: mask_transformer
+    n_layers: 2
     dropout: 0.0{heads_line}
 {extra}
 """

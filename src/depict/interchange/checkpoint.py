@@ -1,7 +1,8 @@
 """An official checkpoint (DEPICT or Segmenter: `checkpoint.pth` with `variant.yml` beside it) becomes our model.
 
 The tensors say what the model is; the YAML adds what they cannot: how heads divide their bases, a position grid that
-is not square, the data set. What the file is comes from a stranger: no code of it is ever run.
+is not square, the data set. Where both speak, they must agree. What the file is comes from a stranger: no code of it is
+ever run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ _KINDS = {  # the first tensor name of the decoder that fits tells what it is
     r"blocks\.\d+\.attn\.qkv\.weight": "segmenter",
     r"head\.weight": "linear",
 }
+_ENCODER_LAYERS = r"encoder\.blocks\.(\d+)\..+"
+_LAYERS = {  # names of the tensors in the layers that the YAML counts
+    "depict_ca": r"decoder\.snet\.layers\.(\d+)\..+",
+    "depict_sa": r"decoder\.net\.layers\.(\d+)\..+",
+    "segmenter": r"decoder\.blocks\.(\d+)\..+",
+}
 
 
 @dataclass
@@ -63,6 +70,7 @@ def import_checkpoint(
 
     state = read_state(checkpoint)
     settings = _settings(variant, checkpoint)
+    _refuse_difference(state, settings, checkpoint)
     encoder, image_size = _encoder(state, settings)
     decoder = _decoder(state, settings, heads, cross_heads)
     classes, palette, data_config = _data(_num_classes(state, decoder.name), settings, data, image_size)
@@ -147,6 +155,29 @@ def _settings(variant: Path | None, checkpoint: Path) -> _Settings:
     return _Settings(values, path)
 
 
+def _refuse_difference(state: Mapping[str, Tensor], settings: _Settings, checkpoint: Path) -> None:
+    """Refuse a YAML that contradicts the tensors: it is another model's, and nothing else in it can be believed."""
+    dim, _, patch, _ = _shape(state, "encoder.patch_embed.proj.weight", 4)
+    kind = _kind(state)
+    classes = _num_classes(state, kind)
+    found = {
+        ("n_cls",): classes,
+        ("decoder", "n_cls"): classes,
+        ("d_model",): dim,
+        ("n_layers",): _count(state, _ENCODER_LAYERS),
+        ("patch_size",): patch,
+    }
+    if kind in _LAYERS:
+        found["decoder", "n_layers"] = _count(state, _LAYERS[kind])
+    for keys, value in found.items():
+        said = settings.integer("net_kwargs", *keys)
+        if said not in (None, value):
+            raise UserError(
+                f"'{settings.path}' says net_kwargs.{'.'.join(keys)} = {said}, but in '{checkpoint}' it is {value}: "
+                "the YAML is another model's. Give the right one (--variant FILE), or remove it and give --heads."
+            )
+
+
 def _encoder(state: Mapping[str, Tensor], settings: _Settings) -> tuple[EncoderConfig, tuple[int, int]]:
     """The ViT that the tensors describe, and the crop that its position grid belongs to."""
     dim, _, *patch = _shape(state, "encoder.patch_embed.proj.weight", 4)
@@ -155,7 +186,7 @@ def _encoder(state: Mapping[str, Tensor], settings: _Settings) -> tuple[EncoderC
     said = settings.integer("net_kwargs", "n_heads")
     if said not in (None, max(1, dim // 64)):
         raise UserError(f"'{settings.path}' gives the encoder {said} heads; only heads of 64 ({dim // 64}) are known.")
-    depth = _count(state, r"encoder\.blocks\.(\d+)\..+")
+    depth = _count(state, _ENCODER_LAYERS)
     distilled = "encoder.dist_token" in state
     size = _SIZES.get((dim, depth))
     name = _encoder_name(size, patch[0], distilled, _normalisation(state, settings))
@@ -203,32 +234,35 @@ def _normalisation(state: Mapping[str, Tensor], settings: _Settings) -> str:
     return said
 
 
-def _decoder(
-    state: Mapping[str, Tensor], settings: _Settings, heads: int | None, cross_heads: int | None
-) -> DecoderConfig:
-    """Kind, layers and head sizes from the tensors; the division into heads from the caller or the YAML."""
+def _kind(state: Mapping[str, Tensor]) -> str:
+    """Our name of the decoder that the tensors belong to."""
     names = [name.removeprefix("decoder.") for name in state if name.startswith("decoder.")]
     kinds = [kind for pattern, kind in _KINDS.items() if any(re.fullmatch(pattern, name) for name in names)]
     if len(kinds) != 1:
         found = f"its decoder's tensors are of {' and '.join(kinds)}" if kinds else "it has no decoder known to us"
         raise UserError(f"this is no DEPICT-SA, DEPICT-CA or Segmenter checkpoint: {found}.")
-    kind = kinds[0]
+    return kinds[0]
+
+
+def _decoder(
+    state: Mapping[str, Tensor], settings: _Settings, heads: int | None, cross_heads: int | None
+) -> DecoderConfig:
+    """Kind, layers and head sizes from the tensors; the division into heads from the caller or the YAML."""
+    kind = _kind(state)
     if kind == "linear":
         return DecoderConfig(kind)
     said = settings.integer("net_kwargs", "decoder", "n_heads")
     if kind == "segmenter":
         return DecoderConfig(
             kind,
-            layers=_count(state, r"decoder\.blocks\.(\d+)\..+"),
+            layers=_count(state, _LAYERS[kind]),
             heads=heads or said,
             dropout=settings.number("net_kwargs", "decoder", "dropout"),
         )
     stack = "net" if kind == "depict_sa" else "snet"
     heads = heads or said
     head_dim = _head_dim(state, f"decoder.{stack}.layers.0.fn.proj", heads, "--heads")
-    config = DecoderConfig(
-        kind, layers=_count(state, rf"decoder\.{stack}\.layers\.(\d+)\..+"), heads=heads, head_dim=head_dim
-    )
+    config = DecoderConfig(kind, layers=_count(state, _LAYERS[kind]), heads=heads, head_dim=head_dim)
     if kind == "depict_ca":
         config.cross_heads = cross_heads or heads
         config.cross_head_dim = _head_dim(state, "decoder.cnet.layers.0.fn.proj", config.cross_heads, "--cross-heads")
