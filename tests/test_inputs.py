@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import tempfile
@@ -46,15 +47,32 @@ def test_pictures_that_differ_in_their_ending_only_keep_it(tmp_path):
     assert sorted(names(tmp_path)) == ["a.jpg", "a.png", "b", "c/a"]
 
 
+def test_a_picture_beside_a_folder_of_its_outputs_name_keeps_its_ending(tmp_path):
+    touch(tmp_path, "x.jpg", "x.png/y.jpg", "z.jpg", "w.jpg", "W.NPZ/y.jpg")
+    assert names(tmp_path) == ["W.NPZ/y", "w.jpg", "x.jpg", "x.png/y", "z"]
+    touch(tmp_path, "x.jpg.png/y.jpg")
+    assert "x.jpg_" in names(tmp_path)
+
+
 def test_names_stay_distinct_when_a_kept_ending_meets_another_name(tmp_path):
     touch(tmp_path, "a.jpg", "a.png", "a.png.jpg")
     assert len(set(names(tmp_path))) == 3
 
 
-@given(st.lists(st.from_regex(r"[abA]{1,2}(\.[ab])?(\.png|\.jpg|\.tif)", fullmatch=True), min_size=1, unique=True))
-def test_no_two_inputs_share_a_name(files):
-    named = inputs._named([Path("/x") / file for file in files], Path("/x"))
-    assert len({one.name for one in named}) == len(files)
+ALIKE = ["a.jpg", "a.png", "a.png.jpg", "A.tif", "a.mp4", "a.mp4.jpg", "a.jpg_", "a.jpg_.png"]
+ALIKE += ["a.png/a.jpg", "A.NPZ/a.jpg", "a.jpg.png/a.jpg", "a.jpg_.png/a.jpg"]
+
+
+def test_no_two_inputs_share_a_name_nor_is_an_output_the_folder_of_another():
+    for size in range(1, 5):
+        for files in itertools.combinations(map(Path, ALIKE), size):
+            if any(file.parent in files for file in files):
+                continue  # no file is a folder, too
+            named = inputs._named([Path("/x") / file for file in files], Path("/x"))
+            pictures, videos = ([one.name.casefold() for one in named if one.video == video] for video in (False, True))
+            assert len({*pictures, *videos}) == size, files
+            folders = {Path(one.name.casefold()).parent.as_posix() for one in named}
+            assert folders.isdisjoint(name + ending for name in pictures for ending in (".png", ".npz")), files
 
 
 def test_the_same_stem_in_two_folders_mirrors_the_tree(tmp_path):

@@ -1,7 +1,8 @@
 """Which pictures and videos a user means by files, folders and patterns; in what order; under which names.
 
 A name is the path below the folder that all inputs have in common, without its ending, so that outputs mirror the tree.
-Where two pictures would share a name (a.jpg and a.png), both keep their ending.
+Where two pictures would share a name (a.jpg and a.png), both keep their ending; so does a picture whose output would
+have the name of a folder (a.jpg beside the folder a.png).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def find_inputs(given: Sequence[str], without: Path, own: Sequence[str] = ()) ->
     """Inputs in order, and what is passed over in the given folders: files without a picture's ending, linked folders.
 
     Folders are searched to the bottom and read in natural order (2 before 10); hidden files and the folder `without`,
-    where outputs go, are left out. If `without` is itself given, only what has one of the names `own` in it is left out;
+    where outputs go, are left out. If `without` is itself given, only what has one of the names `own` in it is;
     a path that leads there is passed over: no output of an earlier call becomes an input. Folders that cannot be listed
     come last, with the error.
     """
@@ -129,11 +130,23 @@ def _named(files: list[Path], root: Path) -> list[Input]:
     # A video's frames go to a folder of its full name, which no other input can have.
     short = [path if path.suffix.lower() in VIDEOS else path.with_suffix("") for path in whole]
     # Names that differ in case only are one on some file systems.
-    seen = Counter(str(path).casefold() for path in short)
-    mixed = [full if seen[str(path).casefold()] > 1 else path for full, path in zip(whole, short, strict=True)]
-    # Kept endings may in turn meet a name such as that of a.jpg.png: then all endings are kept.
-    distinct = len({str(path).casefold() for path in mixed}) == len(mixed)
-    return [Input(file, path.as_posix()) for file, path in zip(files, mixed if distinct else whole, strict=True)]
+    claims = Counter(name for pair in zip(whole, short, strict=True) for name in {_key(path) for path in pair})
+    folders = {_key(parent) for path in whole for parent in path.parents}
+    blocked = {folder[:-4] for folder in folders if folder.endswith((".png", ".npz"))}
+    inputs = []
+    for file, full, path in zip(files, whole, short, strict=True):
+        if file.suffix.lower() not in VIDEOS and (claims[_key(path)] > 1 or _key(path) in blocked):
+            path = full
+            # What all endings do not tell apart is rare enough to be told apart by anything.
+            while _key(path) in blocked or (path != full and _key(path) in claims):
+                path = path.with_name(path.name + "_")
+            claims[_key(path)] += 1
+        inputs.append(Input(file, path.as_posix()))
+    return inputs
+
+
+def _key(path: Path) -> str:
+    return path.as_posix().casefold()
 
 
 def frame_count(path: Path) -> int | None:

@@ -300,6 +300,15 @@ def test_a_locked_folder_is_named_and_counted(run, pictures, tmp_path, monkeypat
     assert summary(tmp_path / "out")["pictures"][3:] == [row]
 
 
+def test_a_folder_of_the_name_of_an_output_ends_nothing(run, tmp_path):
+    folder = tmp_path / "pictures"
+    (folder / "x.png").mkdir(parents=True)
+    for name in ("x.jpg", "x.png/y.jpg", "z.jpg"):
+        (folder / name).write_bytes(_png())
+    assert segment(run, folder, "--out", tmp_path / "out") == 0
+    assert sorted(row["name"] for row in summary(tmp_path / "out")["pictures"]) == ["x.jpg", "x.png/y", "z"]
+
+
 def test_a_name_that_is_no_utf8_is_segmented_and_told(run, tmp_path):
     raw = os.fsencode(tmp_path) + b"/caf\xe9.png"
     Path(os.fsdecode(raw)).write_bytes(_png())
