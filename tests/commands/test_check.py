@@ -1,10 +1,13 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from depict.cli import main
+from depict.data import create_dataset, dataset_class
+from depict.data.show import draw_samples
 
 
 @pytest.fixture
@@ -52,12 +55,24 @@ def test_one_split_alone_can_be_read(folder, capsys):
     assert "folder, train" not in text
 
 
+@pytest.mark.parametrize(("split", "drawn"), [("both", "train"), ("train", "train"), ("val", "val")])
+def test_the_picture_shows_training_images_unless_validation_alone_is_read(folder, monkeypatch, split, drawn):
+    kind = dataset_class("folder")
+    monkeypatch.setattr(kind, "recipe", replace(kind.recipe, side=16, crop=16))
+    show = folder / "show.PNG"
+    assert main(["check", "--data", "folder", "--root", str(folder), "--split", split, "--show", str(show)]) == 0
+    draw_samples(create_dataset("folder", folder, drawn), folder / "expected.png")
+    assert show.read_bytes() == (folder / "expected.png").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--data", "citiscapes", "--root", "."], "unknown data set 'citiscapes'. Did you mean 'cityscapes'?"),
         (["--data", "camvid"], "camvid needs the folder it lies in: --root DIR"),
         (["--data", "camvid", "--root", "no/such/folder"], "cannot list 'no/such/folder/train'"),
+        (["--data", "scenes", "--show", "s.txt"], "--show writes a PNG: 's.txt' must end in .png."),
+        (["--data", "scenes", "--workers", "-3"], "--workers must be at least 0, not -3."),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_two(arguments, message, capsys):

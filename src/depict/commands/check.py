@@ -26,13 +26,19 @@ def main(
         root: Folder in which it lies.
         split: Part to read.
         json: Also write the report to this file, every problem included.
-        show: Also draw augmented training samples with their masks and a legend to this PNG.
+        show: Also draw samples with their masks and a legend to this PNG, augmented as in training: training images, or
+            validation images with --split val.
         workers: Processes that read; by default one per core, or none for few images.
     """
     from depict.data import create_dataset
     from depict.data.check import check_dataset
+    from depict.errors import UserError
     from depict.files import write_json
 
+    if show and show.suffix.lower() != ".png":
+        raise UserError(f"--show writes a PNG: '{show}' must end in .png.")
+    if workers is not None and workers < 0:
+        raise UserError(f"--workers must be at least 0, not {workers}.")
     datasets = [create_dataset(data, root, part) for part in (("train", "val") if split == "both" else (split,))]
     reports = []
     for dataset in datasets:
