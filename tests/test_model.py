@@ -208,3 +208,12 @@ def test_a_damaged_run_is_told_in_one_line(run, tmp_path, what, message):
     with pytest.raises(UserError, match=message) as caught:
         depict.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_an_exported_model_is_not_taken_for_a_run(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"a graph")
+    with pytest.raises(UserError, match="m.onnx' is an exported model, .* give the run that it was made of") as caught:
+        depict.load(tmp_path / "m.onnx")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="absent.onnx' is not a run folder"):
+        depict.load(tmp_path / "absent.onnx")

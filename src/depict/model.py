@@ -254,6 +254,10 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> No
 def read_run(folder: Path) -> tuple[Config, dict[str, Colour]]:
     """The configuration of a run folder, and the colour of each class."""
     path = folder / "config.yaml"
+    if folder.suffix.lower() == ".onnx" and folder.is_file():
+        raise UserError(
+            f"'{folder}' is an exported model, which only `depict segment` takes: give the run that it was made of."
+        )
     if not path.is_file():
         raise UserError(f"'{folder}' is not a run folder: there is no config.yaml in it.")
     values = read_yaml(path)

@@ -149,3 +149,6 @@ def test_what_cannot_be_evaluated_is_told_in_one_line(run, capsys, arguments, sa
 def test_a_folder_that_is_no_run_is_told_in_one_line(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
+    (tmp_path / "m.onnx").write_bytes(b"a graph")
+    assert main(["evaluate", str(tmp_path / "m.onnx")]) == 2
+    assert "m.onnx' is an exported model" in capsys.readouterr().err

@@ -65,10 +65,12 @@ def test_a_run_is_exported_quantised_measured_and_applied(tmp_path, capsys):
 
 def test_mistakes_are_told_in_one_line(tmp_path, capsys):
     tiny_model("linear").save(tmp_path / "run")
-    run, file = str(tmp_path / "run"), str(tmp_path / "model.onnx")
+    run, file, exported = (str(tmp_path / name) for name in ("run", "model.onnx", "m.onnx"))
+    (tmp_path / "m.onnx").write_bytes(b"a graph")
     for arguments, message in (
         ([run, str(tmp_path / "model.pt")], "must end in .onnx"),
         ([str(tmp_path), file], "is not a run folder"),
+        ([exported, file], "m.onnx' is an exported model"),
         ([run, file, "--batch", "0"], "batch must be at least 1"),
         ([run, file, "--int8", "--images", "0"], "--images must be at least 1"),
         ([run, file, "--int8", "--data", "scene"], "Did you mean 'scenes'"),
