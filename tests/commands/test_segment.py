@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -245,6 +246,28 @@ def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(
     assert segment(run, folder, "--out", out) == 0
     kept = {row["name"] for row in summary(out)["pictures"] if row["status"] == "kept"}
     assert kept == done
+
+
+def test_processes_that_torchrun_ends_leave_nothing_half_written(run, tmp_path):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (1500, 1500)).save(tmp_path / name)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "depict.cli", "segment", str(run), str(tmp_path), "--out", str(out)]
+    command += ["--probabilities", "--multiscale"]  # written as they are computed, which takes long
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | shared | {"RANK": rank}) for rank in "01"
+    ]
+    while all(one.poll() is None for one in started) and len(list(out.rglob(".*.part.npz"))) < 2:
+        time.sleep(0.01)
+    for one in started:
+        one.terminate()
+    told = [one.communicate()[1].decode() for one in started]
+    assert [one.returncode for one in started] == [143, 143], told
+    assert not list(out.rglob(".*"))
 
 
 def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, tmp_path):

@@ -85,7 +85,7 @@ def main(
         started = time.perf_counter()
         try:
             with (
-                _ended_in_order(world),
+                _ended_in_order(),
                 warnings.catch_warnings(),
                 tqdm(total=_total(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
@@ -110,12 +110,12 @@ def main(
 
 
 @contextlib.contextmanager
-def _ended_in_order(world: int) -> Iterator[None]:
+def _ended_in_order() -> Iterator[None]:
     """Let the signal that batch systems end a job with remove unfinished files, as an interrupt from the keyboard does.
 
-    Not under torchrun, which ends processes that wait for each other: Python hears no signals there.
+    For the work alone: a process that waits for others, as it does before and after, hears no signals in Python.
     """
-    if world > 1 or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
