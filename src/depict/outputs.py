@@ -24,6 +24,10 @@ from depict.files import atomic_path, write_json
 from depict.images import MAX_PIXELS
 from depict.overlays import label_picture, overlay
 
+KINDS = ("labels", "overlays", "probabilities")
+"""The folders of outputs."""
+OTHER = "(other)"
+"""Pixels of the classes that are not shown."""
 Row = dict[str, Any]
 Bands = Iterable[tuple[int, int, np.ndarray]]
 
@@ -53,6 +57,14 @@ class Outputs:
     overlays: bool = True
     probabilities: bool = False
     overwrite: bool = False
+
+    @property
+    def legend(self) -> list[dict[str, Any]]:
+        """What the values of a label map mean, and the colours of the overlay."""
+        entries = [{"value": i, "name": self.classes[i], "colour": list(self.palette[i])} for i in self.shown]
+        if len(self.shown) < len(self.classes):
+            entries.append({"value": int(self.table.max()), "name": OTHER})
+        return entries
 
     @property
     def table(self) -> np.ndarray:
@@ -111,7 +123,7 @@ class Outputs:
         """Size and the share of each shown class, for the summary."""
         rounded = {self.classes[index]: round(share, 6) for index, share in shares.items()}
         if len(shares) < len(self.classes):
-            rounded["(other)"] = round(max(0.0, 1 - sum(shares.values())), 6)
+            rounded[OTHER] = round(max(0.0, 1 - sum(shares.values())), 6)
         return {"height": labels.shape[0], "width": labels.shape[1], "shares": rounded}
 
 
@@ -119,14 +131,20 @@ class Summary:
     """The file summary.json of an output folder: how its outputs were made, and a row for each picture.
 
     It grows over several calls for the same folder. Outputs made otherwise, or of another file, are never taken for
-    those that are asked for.
+    those that are asked for; and files that are no outputs are never taken for such, nor written over.
     """
 
     def __init__(self, folder: Path, about: dict[str, Any], overwrite: bool) -> None:
         self.path = folder / "summary.json"
         self.about = about
         self.rows: dict[tuple[str, str], Row] = {}
-        before = self._read()
+        filled = [folder / kind for kind in KINDS if (folder / kind).is_dir() and any((folder / kind).iterdir())]
+        before = self._read()  # only now: of several processes one may have begun to write meanwhile
+        if filled and not before:
+            raise UserError(
+                f"'{filled[0]}' holds files that are not known to be outputs, since there is no '{self.path}': "
+                "give another --out."
+            )
         differing = [key for key in about if key in before and before[key] != about[key]]
         if before and not differing:
             self.rows = {(row["name"], row["source"]): row for row in before["pictures"]}

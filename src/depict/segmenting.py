@@ -65,7 +65,7 @@ def segment_all(
         for job, found in _ahead(jobs, lambda job: _prepare(job, outputs, sources or {}), reader, workers):
             row: Row = {"name": readable(job.name), "source": job.source, "order": job.order}
             if isinstance(found, UserError):
-                yield row | {"status": "failed", "error": str(found)}
+                yield row | {"status": "failed", "error": readable(str(found))}
                 continue
             if found.ndim == 2:
                 yield row | {"status": "kept"} | outputs.describe(found, label_shares(found, outputs.shown))
@@ -77,7 +77,7 @@ def segment_all(
                 else:
                     labels = table[_labels(predictor, found)]
             except PredictionError as error:
-                yield row | {"status": "failed", "error": f"'{job.source}': {error}"}
+                yield row | {"status": "failed", "error": f"'{job.source}': {readable(str(error))}"}
                 continue
             shares = label_shares(labels, outputs.shown)
             row |= {"status": "written"} | outputs.describe(labels, shares)

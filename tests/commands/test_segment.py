@@ -108,6 +108,37 @@ def test_only_the_chosen_classes_are_written(run, pictures, tmp_path):
             np.testing.assert_array_equal(part["probabilities"], whole["probabilities"][..., [0, 2]])
 
 
+def test_the_summary_tells_what_the_values_of_label_maps_mean(run, pictures, tmp_path):
+    assert segment(run, pictures, "--out", tmp_path / "some", "--classes", "car,sky") == 0
+    *shown, other = summary(tmp_path / "some")["legend"]
+    assert [(entry["value"], entry["name"]) for entry in shown] == [(0, "sky"), (2, "car")]
+    assert other == {"value": 255, "name": "(other)"}
+    for path in (tmp_path / "some/labels").iterdir():
+        with Image.open(path) as picture:
+            colours = np.array(picture.getpalette()).reshape(-1, 3)
+        assert all(colours[entry["value"]].tolist() == entry["colour"] for entry in shown)
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite",)])
+def test_files_of_others_are_not_written_over(run, tmp_path, capsys, flags):
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "8.png").write_bytes(_png())
+    (tmp_path / "labels/8.png").write_bytes(b"a mask made by hand")
+    assert segment(run, tmp_path / "8.png", "--out", tmp_path, *flags) == 2
+    told = capsys.readouterr().err
+    assert f"'{tmp_path / 'labels'}' holds files that are not known to be outputs" in told
+    assert told.count("\n") == 1
+    assert (tmp_path / "labels/8.png").read_bytes() == b"a mask made by hand"
+
+
+def test_a_damaged_file_whose_name_is_no_utf8_is_named_and_counted(run, tmp_path):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")).write_bytes(b"x")
+    assert segment(run, tmp_path, "--out", tmp_path / "out") == 1
+    row = summary(tmp_path / "out")["pictures"][0]
+    assert row["status"] == "failed"
+    assert "caf\\xe9.png' is not a readable picture" in row["error"]
+
+
 def test_probabilities_sum_to_one_and_agree_with_the_labels(run, pictures, tmp_path):
     out = tmp_path / "out"
     assert segment(run, pictures, "--out", out, "--probabilities", "--multiscale") == 0

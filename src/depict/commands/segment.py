@@ -61,13 +61,13 @@ def main(
 
     from depict.errors import UserError
     from depict.inputs import find_inputs
-    from depict.outputs import Outputs, Row, Summary, choose_classes
+    from depict.outputs import KINDS, Outputs, Row, Summary, choose_classes
     from depict.predictors import create_predictor
     from depict.segmenting import segment_all
 
     if workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}.")
-    inputs, passed = find_inputs(pictures, out, own=("labels", "overlays", "probabilities", "summary.json"))
+    inputs, passed = find_inputs(pictures, out, own=(*KINDS, "summary.json"))
     with processes() as (rank, world, local):
         predictor = create_predictor(
             model, multiscale=multiscale, whole=whole, compile=compile, device=device, local=local
@@ -79,8 +79,10 @@ def main(
             "multiscale": multiscale,
             "whole": whole,
             "classes": [predictor.classes[index] for index in shown],
+            "legend": outputs.legend,
         }
         summary = Summary(out, about, overwrite)
+        summary.write([], passed)  # by it another process, or call, knows the outputs for ours, however this one ends
         rows: list[Row] = []
         started = time.perf_counter()
         try:
