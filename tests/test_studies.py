@@ -318,3 +318,8 @@ def test_a_damaged_evaluation_is_named(finished, tmp_path):
 @pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (59, "59 s"), (61, "1 min"), (7290, "2 h 02 min")])
 def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
     assert results.duration(seconds) == text
+
+
+def test_pictures_name_decoders_by_what_tells_them_apart():
+    told = results._short(["linear,lr=1e-2", "depict_sa,lr=3e-3,warmup=50", "depict_sa,lr=3e-3", "heads = 1"])
+    assert told == ["linear", "depict_sa,warmup=50", "depict_sa", "heads = 1"]

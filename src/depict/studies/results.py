@@ -258,7 +258,8 @@ def draw(study: Study, lines: list[Line], out: Path) -> None:
             _curves(figure.subplots(), lines, groups)
         else:
             heights = [sum(line["group"] == group for line in lines) for group in groups]
-            figure = Figure(figsize=(6.5, 1 + 0.5 * len(groups) + 0.3 * sum(heights)), layout="constrained")
+            width = 4.5 + 0.075 * max(len(name) for name in _short([line["label"] for line in lines]))
+            figure = Figure(figsize=(width, 1 + 0.5 * len(groups) + 0.3 * sum(heights)), layout="constrained")
             axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=[h + 1 for h in heights])
             for index, group in enumerate(groups):
                 _points(axes[index, 0], [line for line in lines if line["group"] == group], COLOURS[index])
@@ -272,9 +273,10 @@ def draw(study: Study, lines: list[Line], out: Path) -> None:
 
 
 def _short(texts: list[str]) -> list[str]:
-    """Decoders by their names, and with their settings where these tell them apart."""
-    names = [text.partition(",")[0] for text in texts]
-    return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
+    """Decoders by their names, and by the settings that tell those of one name apart."""
+    parts = [text.split(",") for text in texts]
+    common = {name: set.intersection(*(set(part) for part in parts if part[0] == name)) for name, *_ in parts}
+    return [",".join([name, *(one for one in settings if one not in common[name])]) for name, *settings in parts]
 
 
 def _points(axes: Axes, lines: list[Line], colour: str) -> None:
