@@ -66,7 +66,11 @@ def percent(line: Line) -> str:
     return f"{100 * line['mean']:.2f}{spread}"
 
 
-def grid(studies: Sequence[str], rows: dict[str, Callable[[dict[str, str]], bool]]) -> str:
+def grid(
+    studies: Sequence[str],
+    rows: dict[str, Callable[[dict[str, str]], bool]],
+    head: str = "mIoU % on the held-out quarter",
+) -> str:
     """Trials in rows, decoders in columns, the best of each in bold."""
     lines = [line for study in studies for line in lines_of(study)]
     columns = [name for name in NAMES.values() if any(line["decoder"] == name for line in lines)]
@@ -75,23 +79,64 @@ def grid(studies: Sequence[str], rows: dict[str, Callable[[dict[str, str]], bool
     for title, belongs in rows.items():
         cells = []
         for name in columns:
-            found = [line["mean"] for line in lines if line["decoder"] == name and belongs(line["settings"])]
-            text = f"{100 * found[0]:.2f}" if found else "-"
-            cells.append(f"**{text}**" if found and found[0] == best[name] else text)
+            found = [line for line in lines if line["decoder"] == name and belongs(line["settings"])]
+            text = percent(found[0]) if found else "-"
+            cells.append(f"**{text}**" if found and found[0]["mean"] == best[name] else text)
         body.append([title, *cells])
-    return markdown(["mIoU % on the held-out quarter", *columns], body)
+    return markdown([head, *columns], body)
 
 
 def tuning() -> str:
     """The trials with a frozen encoder."""
 
-    def plain(rate: str) -> Callable[[dict[str, str]], bool]:
-        return lambda s: s["lr"] == rate and s.get("decoder.logit_gain", "4") == "4" and "warmup" not in s
+    def trial(rate: str | None, gain: str, warmup: bool, step: bool = False) -> Callable[[dict[str, str]], bool]:
+        def belongs(s: dict[str, str]) -> bool:
+            told = (s.get("decoder.logit_gain", "4"), "warmup" in s, "decoder.step_size" in s)
+            return rate in (None, s["lr"]) and told == (gain, warmup, step)
 
-    rows = {f"rate {rate}, gain 4": plain(rate) for rate in ("1e-3", "3e-3", "1e-2")}
-    rows["best rate, gain 1"] = lambda s: s.get("decoder.logit_gain") == "1"
-    rows["best rate, gain 4, warm-up of 50 steps"] = lambda s: "warmup" in s
+        return belongs
+
+    rates = ("1e-3", "3e-3", "1e-2")
+    rows = {f"rate {rate}, gain 4": trial(rate, "4", False) for rate in rates}
+    rows |= {"best rate, gain 1": trial(None, "1", False)}
+    rows |= {f"rate {rate}, gain 4, warm-up": trial(rate, "4", True) for rate in rates}
+    rows |= {"best rate, gain 1, warm-up": trial(None, "1", True)}
+    step = (trial(None, "4", True, True), trial(None, "4", False, True))
+    rows |= {"best with gain 4, all step sizes 0.1": lambda s: any(one(s) for one in step)}
     return grid(["tuning_baselines", "tuning_depict"], rows)
+
+
+def own_images() -> str:
+    """Rates and gains on other pictures."""
+
+    def trial(rate: str, gain: str) -> Callable[[dict[str, str]], bool]:
+        return lambda s: (s["lr"], s.get("decoder.logit_gain", "4")) == (rate, gain)
+
+    rows = {
+        f"rate {rate}, gain {gain}": trial(rate, gain) for rate, gain in (("1e-3", "4"), ("3e-3", "4"), ("3e-3", "1"))
+    }
+    return grid(["own_images"], rows | {"rate 1e-2": trial("1e-2", "4")}, "mIoU %, 12 painted landscapes")
+
+
+def augmentation() -> str:
+    """What a decoder sees of the images, and how often."""
+    titles = {
+        "neither mirrored nor cut": {"data.mirror": "false"},
+        "mirrored": {},
+        "mirrored, cut to 3/4 of each side": {"cache_crop": "0.75"},
+        "mirrored, cut to 1/2 of each side": {"cache_crop": "0.5"},
+        "no cache: scaled, cut, mirrored, colours": {"cache_features": "false"},
+        "mirrored, 20 epochs": {"epochs": "20"},
+        "mirrored, cut to 1/2 of each side, 20 epochs": {"epochs": "20", "cache_crop": "0.5"},
+        "mirrored, cut to 1/2 of each side, 60 epochs": {"epochs": "60", "cache_crop": "0.5"},
+    }
+    keys = {key for wanted in titles.values() for key in wanted}
+
+    def trial(wanted: dict[str, str]) -> Callable[[dict[str, str]], bool]:
+        return lambda s: {key: s[key] for key in keys & s.keys()} == wanted
+
+    studies = ["augmentation_baselines", "augmentation_depict", "longer"]
+    return grid(studies, {title: trial(wanted) for title, wanted in titles.items()})
 
 
 def tuning_finetuned() -> str:
@@ -99,10 +144,10 @@ def tuning_finetuned() -> str:
     pairs = (("2e-4", "1"), ("1e-3", "0.75"), ("3e-3", "0.65"))
 
     def trial(rate: str, decay: str) -> Callable[[dict[str, str]], bool]:
-        return lambda s: (s["lr"], s.get("layer_decay", "1"), s["decoder.logit_gain"]) == (rate, decay, "4")
+        return lambda s: (s["lr"], s.get("layer_decay", "1"), s.get("decoder.logit_gain", "4")) == (rate, decay, "4")
 
     rows = {f"rate {rate}, layer decay {decay}, gain 4": trial(rate, decay) for rate, decay in pairs}
-    rows["best of these, gain 1"] = lambda s: s["decoder.logit_gain"] == "1"
+    rows["best of these, gain 1"] = lambda s: s.get("decoder.logit_gain") == "1"
     return grid(["tuning_finetuned"], rows)
 
 
@@ -137,6 +182,7 @@ def classes() -> str:
     ]
     names = list(lines[0][1])
     body = [[name, *(f"{100 * found[name]:.1f}" for _, found in lines)] for name in names]
+    body.append(["mean", *(f"{100 * np.mean(list(found.values())):.1f}" for _, found in lines)])
     return markdown(["IoU %", *(title for title, _ in lines)], body)
 
 
@@ -153,10 +199,18 @@ def less_data() -> str:
 
 def ablation(group: str) -> str:
     """One of the two ablation tables."""
-    head = [group, "mIoU %", "parameters", "GFLOPs"]
-    lines = [line for line in lines_of("ablation") if line["group"] == group]
+    head = [group, "mIoU %", "parameters", "GFLOPs", "training", "images/s"]
     body = [
-        [x["label"], percent(x), f"{x['parameters'] / 1e6:.3f} M", f"{x['multiply_adds'] / 1e9:.3f}"] for x in lines
+        [
+            line["label"],
+            percent(line),
+            f"{line['parameters'] / 1e6:.3f} M",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+            f"{line['seconds'] / 60:.1f} min",
+            f"{line['images_per_second']:.1f}",
+        ]
+        for line in lines_of("ablation")
+        if line["group"] == group
     ]
     return markdown(head, body)
 
@@ -167,6 +221,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "frozen": lambda: decoders("frozen", "speed_frozen"),
     "finetuned": lambda: decoders("finetuned", "speed_finetuned"),
     "classes": classes,
+    "own_images": own_images,
+    "augmentation": augmentation,
     "less_data": less_data,
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
@@ -207,11 +263,11 @@ def draw_labels() -> None:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             if column == 0:
-                axes.set_ylabel(row.name[2:], fontsize=9)
+                axes.set_ylabel(row.name[2:].replace(", ", "\n"), fontsize=9)
     pairs = zip(CamVid.classes, CamVid.palette, strict=True)
     patches = [Patch(color=np.array(colour) / 255, label=name) for name, colour in pairs]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=8, handlelength=1)
-    figure.subplots_adjust(left=0.03, right=0.995, top=0.99, bottom=0.4 / height, wspace=0.03, hspace=0.03)
+    figure.subplots_adjust(left=0.04, right=0.995, top=0.99, bottom=0.4 / height, wspace=0.03, hspace=0.03)
     figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
 
 
