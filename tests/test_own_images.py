@@ -1,7 +1,7 @@
 """docs/own-images.md, followed as by a newcomer: its files are written and its commands run, in an empty folder.
 
 What differs from the page is said here: `SMALLER` is appended to trainings, so that no weights are fetched and they
-take seconds. Commands run in this process, because importing torch would take longer than most of them.
+take seconds; the installation runs apart, without what it fetches. Commands run in this process, because importing torch would take longer than most of them.
 """
 
 import contextlib
@@ -11,21 +11,23 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
 from conftest import REPOSITORY
-from depict import cli, training
-from depict.commands import train
+from depict import cli
 
 GUIDE = (REPOSITORY / "docs" / "own-images.md").read_text()
 SECTIONS = {text.splitlines()[0]: text for text in GUIDE.split("\n## ")[1:]}
-BLOCK = re.compile(r"(?:<!-- (not run|file): ([^\n]*) -->\n)?```(bash|yaml|python|text)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- (apart|file): ([^\n]*) -->\n)?```(bash|yaml|python|text)\n(.*?)```", re.DOTALL)
 SMALLER = shlex.split("--encoder.pretrained False --encoder.dim 64 --encoder.depth 1 --epochs 1")
 TROUBLE = "When something goes wrong"
 
@@ -63,7 +65,7 @@ def followed(tmp_path_factory):
             if marker == "file":
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(content)
-            elif language == "bash" and marker != "not run":
+            elif language == "bash" and marker != "apart":
                 for words in commands(content):
                     code, output = run(words + SMALLER if words[1] == "train" else words)
                     assert code == 0, f"{shlex.join(words)}\n{output}"
@@ -110,7 +112,7 @@ def test_the_check_counts_what_the_page_shows_in_grey_and_in_colour(followed):
 
 def test_the_training_leaves_a_run_and_its_features(followed):
     folder, printed = followed
-    assert "run: runs/photos" in output(printed, "depict train")
+    assert "run: runs/photos" in output(printed, "depict train --out runs/photos ")
     assert {"config.yaml", "model.safetensors", "metrics.jsonl"} < {p.name for p in (folder / "runs/photos").iterdir()}
     assert any((folder / "cache").rglob("tokens.npy"))
 
@@ -153,13 +155,32 @@ def test_the_onnx_file_gives_the_same_labels(followed):
         assert (ours == theirs).mean() > 0.999
 
 
-def test_the_training_that_is_not_run_is_understood(monkeypatch):
-    seen = []
-    monkeypatch.setattr(training, "train", lambda config, out: seen.append((config.encoder.name, config.image_size)))
-    blocks = [content for marker, _, _, content in BLOCK.findall(GUIDE) if marker == "not run"]
-    for words in (words for content in blocks for words in commands(content) if words[:2] == ["depict", "train"]):
-        assert train.run(words[2:]) == 0
-    assert seen == [("vit_small_patch16_384", 384)]
+def test_the_training_with_the_encoder_leaves_a_run_too(followed):
+    folder, printed = followed
+    assert "run: runs/photos_tuned" in output(printed, "depict train --out runs/photos_tuned ")
+    config = yaml.safe_load((folder / "runs/photos_tuned/config.yaml").read_text())
+    assert (config["encoder"]["name"], config["encoder"]["freeze"]) == ("vit_small_patch16_384", False)
+    assert (folder / "runs/photos_tuned/model.safetensors").is_file()
+
+
+def test_the_installation_brings_the_command_and_all_its_files(tmp_path):
+    (block,) = (content for marker, _, _, content in BLOCK.findall(GUIDE) if marker == "apart")
+    words = commands(block)[-1]
+    assert words[:2] == ["pip", "install"]
+    copy = tmp_path / "depict"
+    shutil.copytree(REPOSITORY / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, copy)
+    what = words[2].replace("FOLDER/OF/depict", str(copy))
+    offline = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, "-m", *words[:2], what, *offline], check=True, capture_output=True)
+    assert (tmp_path / "site/bin/depict").is_file()
+    wanted, there = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+        for folder in (copy / "src/depict", tmp_path / "site/depict")
+    )
+    assert there == wanted
+    assert "Provides-Extra: onnx" in next((tmp_path / "site").glob("*.dist-info/METADATA")).read_text()
 
 
 CHECK = "depict check --data folder --root photos"
