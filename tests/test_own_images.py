@@ -1,7 +1,8 @@
 """docs/own-images.md, followed as by a newcomer: its files are written and its commands run, in an empty folder.
 
 What differs from the page is said here: `SMALLER` is appended to trainings, so that no weights are fetched and they
-take seconds; the installation runs apart, without what it fetches. Commands run in this process, because importing torch would take longer than most of them.
+take seconds; the installation runs apart, without what it fetches. Commands run in this process, because importing
+torch would take longer than most of them.
 """
 
 import contextlib
