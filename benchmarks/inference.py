@@ -1,4 +1,4 @@
-"""Multi-scale inference with flips: in bands (`depict.inference`) against the protocol as plain loops, in one run.
+"""Multi-scale inference with flips: in bands against the protocol as plain loops, in one run.
 
 a) CamVid images if they lie beside the repository (else generated ones), 11 classes, ViT-T, window 352;
 b) 150 classes on a large image, ViT-T, window 512, images resized to 512 first (as for ADE20K) and at their own size.
@@ -31,14 +31,14 @@ CASES = {
     "whole": (150, 512, None, 4.0),
     "huge": (150, 512, None, 4.0),
 }
-"""Classes, window, side, ratio."""
+"""Classes, window, short_edge, max_aspect."""
 
 
 def pictures(case: str, count: int, size: int):
     """Images uint8 (3, H, W)."""
     import torch
 
-    from depict.images import read_image
+    from depict.io.images import read_image
 
     files = sorted((SHARED / "camvid" / "val").glob("*.png"))[:count]
     if case == "camvid" and files:
@@ -55,14 +55,15 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
     import torch
 
     import depict
-    from depict import inference
-    from depict.inference import MULTISCALE, Protocol, predict
+    from depict.inference import torch_backend as inference
+    from depict.inference.sliding import MULTISCALE, SlidingWindow
+    from depict.inference.torch_backend import predict
 
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from naive_inference import naive_probabilities
+    from support.naive_inference import naive_probabilities
 
     torch.manual_seed(0)
-    classes, window, side, ratio = CASES[case]
+    classes, window, short_edge, max_aspect = CASES[case]
     weights = SHARED / "weights" / "vit_tiny_patch16_224.safetensors"
     model = depict.create_model(
         "depict_sa",
@@ -92,16 +93,23 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
         return passes
 
     inference._apply = timed_apply
-    normalisation = {"mean": model.mean, "std": model.std, "patch_size": model.patch_size}
+    normalization = {"mean": model.mean, "std": model.std, "patch_size": model.patch_size}
     stride = window - 32
 
     def bands(image):
-        protocol = Protocol((window, window), (stride, stride), side, ratio, MULTISCALE, flip=True)
-        return predict(network, image, protocol, **normalisation)
+        sliding = SlidingWindow((window, window), (stride, stride), short_edge, max_aspect, MULTISCALE, flip=True)
+        return predict(network, image, sliding, **normalization)
 
     def loops(image):
-        options = {"window": window, "stride": stride, "side": side, "ratio": ratio, "scales": MULTISCALE, "flip": True}
-        return naive_probabilities(network, image, **options, **normalisation).argmax(0).to(torch.uint8)
+        options = {
+            "window": window,
+            "stride": stride,
+            "short_edge": short_edge,
+            "max_aspect": max_aspect,
+            "scales": MULTISCALE,
+            "flip": True,
+        }
+        return naive_probabilities(network, image, **options, **normalization).argmax(0).to(torch.uint8)
 
     with torch.inference_mode():
         method = {"bands": bands, "loops": loops}[way]
@@ -128,9 +136,9 @@ def compare(case: str, count: int, size: int, rounds: int) -> None:
                 found[way] = row
             with np.load(out) as file:
                 labels[way] = [file[name] for name in file.files]
-    classes, window, side, _ = CASES[case]
+    classes, window, short_edge, _ = CASES[case]
     shape = " x ".join(map(str, labels["bands"][0].shape))
-    resized = f"resized to {side}" if side else "at its own size"
+    resized = f"resized to {short_edge}" if short_edge else "at its own size"
     print(f"{case}: {found['bands']['images']} image(s) of {shape}, {resized}, {classes} classes, window {window}")
     for way, row in found.items():
         outside = row["total"] - row["network"]

@@ -19,14 +19,14 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as T
 
-from depict.bands import resized_size
 from depict.data import create_dataset, transforms
 from depict.data.loading import Schedule, training_batches
 from depict.data.pairs import read_image
 from depict.data.transforms import Augmentation, sample_generator
+from depict.inference.sliding import resized_size
 
 HALF = (0.5, 0.5, 0.5)
-AUGMENTATION = Augmentation(side=512, ratio=4, crop=(512, 512), mean=HALF, std=HALF)
+AUGMENTATION = Augmentation(short_edge=512, max_aspect=4, crop=(512, 512), mean=HALF, std=HALF)
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def ours_of(dataset, key: tuple[int, int]) -> None:
 
 
 def naive_of(dataset) -> Callable[[tuple[int, int]], None]:
-    """The same steps as they are first written down: planar images, torchvision's colour functions and padding."""
+    """The same steps as they are first written down: planar images, torchvision's color functions and padding."""
 
     def run(key: tuple[int, int]) -> None:
         image_path, mask_path = dataset.paths(key[1])

@@ -1,4 +1,4 @@
-"""Cross-entropy on upsampled masks: the lean way (`depict.losses`) against upsampling everything, in one run.
+"""Cross-entropy on upsampled masks: the lean way (`depict.training.losses`) against upsampling everything, in one run.
 
 Each way runs forward and backward in a process of its own; peak memory is what it adds to masks and labels.
 
@@ -24,7 +24,7 @@ def measure(way: str, classes: int, side: int, batch: int, repeats: int, out: Pa
     import torch
     import torch.nn.functional as F
 
-    from depict.losses import cross_entropy
+    from depict.training.losses import cross_entropy
 
     def plain(masks, labels):
         logits = F.interpolate(masks, size=labels.shape[1:], mode="bilinear")
@@ -76,7 +76,10 @@ def main() -> None:
             command = [sys.executable, __file__, *sys.argv[1:], "--way", way, "--out", str(out)]
             found[way] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
             values[way] = torch.load(out, weights_only=True)
-    print(f"cross-entropy, {options.classes} classes, {options.side} x {options.side}, batch {options.batch}, ", end="")
+    print(
+        f"cross-entropy, {options.classes} classes, {options.side} x {options.side}, batch {options.batch}, ",
+        end="",
+    )
     print(f"forward and backward, best of {options.repeats}")
     for way, row in found.items():
         print(f"  {way:<6}{row['seconds']:8.3f} s {row['megabytes']:9.0f} MB at the peak")

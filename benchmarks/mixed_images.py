@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from PIL import Image
 
-from strange_files import account, make_mixed
+from support.strange_files import account, make_mixed
 
 
 def main() -> int:
@@ -75,13 +75,13 @@ def resident_bytes(process: int) -> int:
 
 def small_run(folder: Path) -> Path:
     """A model of 16 classes with random weights: here the files count, not the answers."""
-    from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
+    from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
     from depict.model import SegmentationModel
 
     config = Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=2, dim=64),
         decoder=DecoderConfig("linear"),
-        data=DataConfig(side=128, ratio=4.0),
+        data=DataConfig(short_edge=128, max_aspect=4.0),
         image_size=128,
     )
     SegmentationModel(config, [f"class {index}" for index in range(16)]).save(folder)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from depict.data.scenes import render
+from depict.data.scenes.dataset import render
+from depict.runs import save
 from measure import THREADS, alone, best
 
 
@@ -31,14 +32,14 @@ def build(folder: Path, encoder: str, decoder: str, side: int, classes: int) -> 
     import torch
 
     import depict
-    from depict.interchange.onnx import export, quantise
+    from depict.interchange.onnx import export, quantize
 
     paths = {"PyTorch": folder / "run", "ONNX": folder / "model.onnx", "ONNX int8": folder / "int8.onnx"}
     torch.manual_seed(0)
     model = depict.create_model(decoder, encoder, classes, side)
-    model.save(paths["PyTorch"])
+    save(model, paths["PyTorch"])
     differences = export(model, paths["ONNX"])
-    quantise(paths["ONNX"], paths["ONNX int8"])
+    quantize(paths["ONNX"], paths["ONNX int8"])
     print(f"masks differ by at most {max(differences.values()):.1e}")
     return paths
 
@@ -57,9 +58,9 @@ def speed(
     model: Path, compiled: bool, pictures: list[np.ndarray], seconds: float
 ) -> tuple[float, float, list[np.ndarray]]:
     """Seconds per picture, the share of them outside the network, and the labels."""
-    from depict.predictors import create_predictor
+    from depict.segment.predictor import open_predictor
 
-    predictor: Any = create_predictor(model, device="cpu", **({"compile": True} if compiled else {}))
+    predictor: Any = open_predictor(model, device="cpu", **({"compile": True} if compiled else {}))
     inside = 0.0
 
     def timed(network: Callable[..., Any]) -> Callable[..., Any]:

@@ -95,11 +95,11 @@ def draw(found: dict, tokens: list[int], path: Path) -> None:
             (row[0], "seconds", 1e3, "time [ms]"),
             (row[1], "bytes", 1e-6, "extra memory [MB]"),
         ):
-            for name, (colour, marker, text) in looks.items():
+            for name, (color, marker, text) in looks.items():
                 for backward, style in ((False, "-"), (True, "--")):
                     values = [max(found[name, D, N, backward][key] * unit, 0.1) for N in tokens]
                     what = f"{text}, {'forward + backward' if backward else 'forward'}"
-                    axis.plot(tokens, values, style, color=colour, marker=marker, markersize=4, label=what)
+                    axis.plot(tokens, values, style, color=color, marker=marker, markersize=4, label=what)
             axis.set(xscale="log", yscale="log", ylabel=label)
             axis.set_title(f"D = {D}", fontsize=10)
             axis.set_xticks(tokens, [str(N) for N in tokens], fontsize=8)

@@ -2,7 +2,7 @@
 
     python benchmarks/rendering.py [--classes 150]
 
-On what ViT-T with random weights gives for a built-in scene, and on noise, in which no two neighbours agree.
+On what ViT-T with random weights gives for a built-in scene, and on noise, in which no two neighbors agree.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import argparse
 import numpy as np
 import torch
 
-from depict.bands import bilinear
-from depict.data.scenes import render
+from depict.data.scenes.dataset import render
+from depict.inference.resample import argmax_labels, bilinear, interpolate
 from depict.model import create_model
-from depict.rendering import interpolate, largest
 from measure import best
 
 SIDE, PATCH = 512, 16
@@ -36,7 +35,7 @@ def main() -> None:
     scene = torch.from_numpy(render(1, 0, SIDE)[0]).permute(2, 0, 1)
     with torch.inference_mode():
         cases = {
-            "a scene": model.masks(model.normalise(scene)[None]).contiguous(),
+            "a scene": model.masks(model.normalize(scene)[None]).contiguous(),
             "noise": torch.randn(1, options.classes, SIDE // PATCH, SIDE // PATCH),
         }
     axis = bilinear(SIDE // PATCH, SIDE)
@@ -47,7 +46,7 @@ def main() -> None:
         def in_bands(grid: np.ndarray = grid) -> np.ndarray:
             return np.concatenate([scores.argmax(2) for _, _, scores in interpolate(grid, axis, axis)])
 
-        ways = (lambda x=logits: plainly(x), in_bands, lambda x=grid: largest(x, axis, axis))
+        ways = (lambda x=logits: plainly(x), in_bands, lambda x=grid: argmax_labels(x, axis, axis))
         torch_time, numpy_time, own_time = (1e3 * best(way, seconds=2) for way in ways)
         equal = np.mean(ways[0]() == ways[2]())
         print(

@@ -30,14 +30,14 @@ def main() -> None:
 
 
 def compare(folder: Path, options: argparse.Namespace) -> None:
-    from depict.images import read_image
-    from depict.inputs import find_inputs
-    from depict.outputs import Outputs
-    from depict.overlays import label_shares
-    from depict.predictors import RunPredictor
-    from depict.segmenting import segment_all
+    from depict.io.images import read_image
+    from depict.segment.inputs import find_inputs
+    from depict.segment.outputs import Outputs
+    from depict.segment.pipeline import segment_all
+    from depict.segment.predictor import open_predictor
+    from depict.viz.overlays import label_shares
 
-    predictor = RunPredictor(folder / "run", False, False, options.compile, None, 0)
+    predictor = open_predictor(folder / "run", compile=options.compile)
     network, inside = predictor.network, [0.0]
 
     def timed(images):
@@ -74,7 +74,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
 
 
 def make_pictures(folder: Path, count: int) -> None:
-    from depict.data.scenes import render
+    from depict.data.scenes.dataset import render
 
     folder.mkdir()
     for number in range(count):
@@ -84,10 +84,10 @@ def make_pictures(folder: Path, count: int) -> None:
 def make_run(folder: Path, encoder: str, classes: int) -> None:
     import torch
 
-    from depict.model import create_model
+    from depict import create_model, save
 
     torch.manual_seed(0)
-    create_model("depict_sa", encoder, num_classes=classes, image_size=512).save(folder)
+    save(create_model("depict_sa", encoder, num_classes=classes, image_size=512), folder)
 
 
 if __name__ == "__main__":

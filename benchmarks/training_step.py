@@ -2,7 +2,7 @@
 
     python benchmarks/training_step.py [--decoder depict_sa segmenter] [--side 512 --batch 8 --classes 150 --steps 4]
 
-Forward, loss, backward and optimiser (SGD as published) of ViT-T with a decoder. The plain step holds every attention
+Forward, loss, backward and optimizer (SGD as published) of ViT-T with a decoder. The plain step holds every attention
 matrix, in the encoder and in the decoder, and the logits at full size. Both start from the same weights and take the
 same steps, each in a process of its own: the losses must agree. Memory is what the first step adds to weights and
 images. Then a profile tells where the time of each goes, forward and backward together.
@@ -28,14 +28,14 @@ WAYS = ("plain", "ours")
 
 
 class Step:
-    """A model, an optimiser, and one step of a training on images and labels drawn by a seed."""
+    """A model, an optimizer, and one step of a training on images and labels drawn by a seed."""
 
     def __init__(self, way: str, decoder: str, side: int, batch: int, classes: int):
         import torch
 
         import depict
-        from depict.config import TrainConfig
-        from depict.optimisation import create_optimizer, set_rate
+        from depict.config.schema import TrainConfig
+        from depict.training.optim import create_optimizer, set_rate
 
         torch.manual_seed(0)
         self.model = depict.create_model(
@@ -52,8 +52,8 @@ class Step:
         self.labels[:, :16] = 255
 
     def lean(self):
-        """As `depict.training` computes it."""
-        from depict import losses
+        """As `depict.training.loop` computes it."""
+        from depict.training import losses
 
         masks = self.model(self.images, full_size=False)
         with part("loss"):
@@ -73,7 +73,7 @@ class Step:
         """Take one step; gives the loss before it."""
         loss = self.loss()
         loss.backward()
-        with part("optimiser"):
+        with part("optimizer"):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         return loss.item()

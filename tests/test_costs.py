@@ -5,10 +5,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from depict.commands.info import rounds_to
+from depict.config.paper import DIMS, PARAMETERS_SLIP, ROWS
 from depict.costs import decoder_costs, encoder_multiply_adds, parameters
 from depict.decoders import create_decoder
 from depict.encoder import Encoder
-from depict.paper import DIMS, PARAMETERS_SLIP, ROWS
 
 COMPUTED = [row for row in ROWS if row.decoder]
 MEASURED = {  # millions of parameters, billions of multiply-adds, measured on the authors' code

@@ -35,7 +35,7 @@ def test_class_and_register_tokens_are_dropped_at_any_size(name, patch, prefix):
         assert Z.shape == (2, grid[0] * grid[1], 64)
 
 
-def test_normalisation_is_the_encoder_s_own():
+def test_normalization_is_the_encoder_s_own():
     assert Encoder("vit_tiny_patch16_224", (32, 32), **TINY).mean == (0.5, 0.5, 0.5)
     assert Encoder("deit_tiny_patch16_224", (32, 32), **TINY).std == (0.229, 0.224, 0.225)
 

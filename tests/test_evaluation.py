@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from torch import Tensor, nn
 
-from depict.config import Config, DataConfig
+from depict.config.schema import Config, DataConfig
 from depict.data.dataset import Dataset, Recipe
 from depict.errors import UserError
-from depict.evaluation import Result, boundary, boundary_counts, confusion_matrix, evaluate, protocol_for
-from depict.inference import Protocol
+from depict.evaluation import Result, boundary, boundary_counts, confusion_matrix, evaluate, sliding_window_for
+from depict.inference.sliding import SlidingWindow
 
 
 def random_labels(height: int, width: int, classes: int, seed: int, void: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -115,9 +115,9 @@ class Stripes(Dataset):
     """Images whose red channel gives away the class; the model below reads it."""
 
     name = "stripes"
-    classes = ("dark", "grey", "bright")
+    classes = ("dark", "gray", "bright")
     palette = ((0, 0, 0), (128, 128, 128), (255, 255, 255))
-    recipe = Recipe(side=16, ratio=2, crop=16, epochs=1, batch=1, lr=1.0)
+    recipe = Recipe(short_edge=16, max_aspect=2, crop=16, epochs=1, batch=1, lr=1.0)
 
     def __init__(self):
         super().__init__(None, "val")
@@ -145,22 +145,22 @@ class RedReader(nn.Module):
     def __init__(self, side: int | None = None, data: str = "stripes"):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.config = Config(data=DataConfig(name=data, side=side))
+        self.config = Config(data=DataConfig(name=data, short_edge=side))
 
     def masks(self, images: Tensor) -> Tensor:
         assert not self.training
         red = nn.functional.avg_pool2d(images[:, :1], 4) * 255 / 100
         return -((red - torch.tensor([0.0, 1.0, 9.0]).view(3, 1, 1)) ** 2)
 
-    def protocol(self, multiscale: bool = False) -> Protocol:
-        return Protocol((16, 16), (12, 12), scales=(1.0, 1.5) if multiscale else (1.0,), flip=multiscale)
+    def sliding_window(self, multiscale: bool = False) -> SlidingWindow:
+        return SlidingWindow((16, 16), (12, 12), scales=(1.0, 1.5) if multiscale else (1.0,), flip=multiscale)
 
 
 def test_an_evaluation_tells_classes_images_and_confusion():
     seen = []
     model = RedReader().train()
-    protocol = Protocol((16, 16), (16, 16))
-    ours = evaluate(model, Stripes(), protocol, watch=lambda index, *_: seen.append(index))  # type: ignore[arg-type]
+    sliding = SlidingWindow((16, 16), (16, 16))
+    ours = evaluate(model, Stripes(), sliding, watch=lambda index, *_: seen.append(index))  # type: ignore[arg-type]
     assert model.training
     assert seen == [0, 1, 2, 3, 4]
     assert ours.accuracy[0] > 0.9
@@ -169,7 +169,7 @@ def test_an_evaluation_tells_classes_images_and_confusion():
     assert [row["name"] for row in ours.images] == [f"stripe {i}" for i in range(5)]
     assert sum(row["aacc"] * row["pixels"] for row in ours.images) == pytest.approx(np.trace(ours.confusion), rel=1e-4)
     table = str(ours)
-    for word in ("dark", "grey", "bright", "mIoU", "mAcc", "aAcc", "5 images"):
+    for word in ("dark", "gray", "bright", "mIoU", "mAcc", "aAcc", "5 images"):
         assert word in table
     plain = json.loads(json.dumps(ours.to_dict(), allow_nan=False))
     assert plain["miou"] == pytest.approx(ours.miou, abs=1e-6)
@@ -177,9 +177,9 @@ def test_an_evaluation_tells_classes_images_and_confusion():
 
 
 def test_shards_add_up_to_the_whole():
-    model, protocol = RedReader(), Protocol((16, 16), (16, 16))
-    whole = evaluate(model, Stripes(), protocol)  # type: ignore[arg-type]
-    shards = [evaluate(model, Stripes(), protocol, rank, 3) for rank in range(3)]  # type: ignore[arg-type]
+    model, sliding = RedReader(), SlidingWindow((16, 16), (16, 16))
+    whole = evaluate(model, Stripes(), sliding)  # type: ignore[arg-type]
+    shards = [evaluate(model, Stripes(), sliding, rank, 3) for rank in range(3)]  # type: ignore[arg-type]
     np.testing.assert_array_equal(sum(shard.confusion for shard in shards), whole.confusion)
     assert sorted(row["index"] for shard in shards for row in shard.images) == [0, 1, 2, 3, 4]
 
@@ -188,7 +188,7 @@ def test_a_model_for_other_classes_is_refused():
     model = RedReader()
     model.num_classes = 4
     with pytest.raises(UserError, match="4 classes, 'stripes' has 3"):
-        evaluate(model, Stripes(), Protocol((16, 16), (16, 16)))  # type: ignore[arg-type]
+        evaluate(model, Stripes(), SlidingWindow((16, 16), (16, 16)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -197,18 +197,18 @@ def test_a_model_for_other_classes_is_refused():
         (RedReader(), {}, 16),
         (RedReader(side=20), {}, 20),  # as in training
         (RedReader(side=20, data="other"), {}, 16),  # another data set has its own
-        (RedReader(side=20), {"side": 24}, 24),
+        (RedReader(side=20), {"short_edge": 24}, 24),
     ],
 )
 def test_the_resize_side_is_that_of_the_training_the_data_set_or_the_flag(model, options, side):
-    protocol = protocol_for(model, Stripes(), **options)
-    assert protocol.side == side
-    assert protocol.ratio == 2
-    assert protocol.stride == (12, 12)
+    sliding = sliding_window_for(model, Stripes(), **options)
+    assert sliding.short_edge == side
+    assert sliding.max_aspect == 2
+    assert sliding.stride == (12, 12)
 
 
 def test_a_model_of_a_larger_crop_sees_images_of_its_crop():
     small = Stripes()
-    small.recipe = Recipe(side=12, ratio=2, crop=12, epochs=1, batch=1, lr=1.0)
-    assert protocol_for(RedReader(), small).side == 16  # type: ignore[arg-type]
-    assert protocol_for(RedReader(), small, side=12, stride=5).stride == (5, 5)  # type: ignore[arg-type]
+    small.recipe = Recipe(short_edge=12, max_aspect=2, crop=12, epochs=1, batch=1, lr=1.0)
+    assert sliding_window_for(RedReader(), small).short_edge == 16  # type: ignore[arg-type]
+    assert sliding_window_for(RedReader(), small, short_edge=12, stride=5).stride == (5, 5)  # type: ignore[arg-type]

@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 
 import depict
 from depict import UserError
-from depict.config import Config, DecoderConfig, EncoderConfig
+from depict.config.schema import Config, DecoderConfig, EncoderConfig
 from depict.decoders import DECODERS
 from depict.model import SegmentationModel
+from depict.runs import save
 
 
 def small(decoder="depict_sa", classes=("sky", "road", "tree"), image_size=(32, 48), patch_size=8, **options):
@@ -41,7 +42,7 @@ def test_images_are_zero_padded_to_the_patch_and_logits_cropped():
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_saved_model_comes_back_with_the_same_logits(tmp_path, decoder):
     model, images = small(decoder), torch.randn(1, 3, 32, 48)
-    model.save(tmp_path / "run")
+    save(model, tmp_path / "run")
     loaded = depict.load(tmp_path / "run")
     assert torch.equal(loaded(images), model(images))
     assert loaded.classes == ("sky", "road", "tree")
@@ -52,7 +53,7 @@ def test_a_saved_model_comes_back_with_the_same_logits(tmp_path, decoder):
 
 
 def test_a_run_says_where_it_came_from(tmp_path):
-    small().save(tmp_path)
+    save(small(), tmp_path)
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert written["format"] == 1
     assert written["stamp"]["depict"] == depict.__version__
@@ -88,7 +89,7 @@ def test_a_picture_beyond_4k_is_segmented_in_windows():
 def test_segmenting_a_window_sized_picture_is_the_argmax_of_the_logits():
     model = small()
     pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
-    logits = model(model.normalise(torch.tensor(pixels).permute(2, 0, 1)[None]))
+    logits = model(model.normalize(torch.tensor(pixels).permute(2, 0, 1)[None]))
     assert (model.segment(pixels) == logits[0].argmax(0)).float().mean() > 0.999
 
 
@@ -105,7 +106,7 @@ def test_unroll_shows_every_step_and_ends_in_the_masks():
     assert trace.grid == (4, 6)
     assert len(trace.Z) == 3
     assert trace.steps[0].attention.shape == (1, 3, 27, 27)
-    assert torch.equal(trace.masks, model.masks(model.normalise(torch.tensor(pixels).permute(2, 0, 1)[None])))
+    assert torch.equal(trace.masks, model.masks(model.normalize(torch.tensor(pixels).permute(2, 0, 1)[None])))
 
 
 def test_create_model_builds_by_names():
@@ -115,8 +116,8 @@ def test_create_model_builds_by_names():
     assert len(model.decoder.layers) == 1
 
 
-def test_normalise_uses_the_encoder_s_own_statistics():
-    white = small().normalise(torch.full((3, 2, 2), 255, dtype=torch.uint8))
+def test_normalize_uses_the_encoder_s_own_statistics():
+    white = small().normalize(torch.full((3, 2, 2), 255, dtype=torch.uint8))
     assert torch.equal(white, torch.ones(3, 2, 2))
 
 
@@ -151,7 +152,7 @@ def test_wrong_input_is_told_in_one_line(call, message):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    small().save(folder)
+    save(small(), folder)
     return folder
 
 

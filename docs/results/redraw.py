@@ -121,11 +121,11 @@ def own_images() -> str:
 def augmentation() -> str:
     """What a decoder sees of the images, and how often."""
     titles = {
-        "neither mirrored nor cut": {"data.mirror": "false"},
+        "neither mirrored nor cut": {"data.flip": "false"},
         "mirrored": {},
         "mirrored, cut to 3/4 of each side": {"cache_crop": "0.75"},
         "mirrored, cut to 1/2 of each side": {"cache_crop": "0.5"},
-        "no cache: scaled, cut, mirrored, colours": {"cache_features": "false"},
+        "no cache: scaled, cut, mirrored, colors": {"cache_features": "false"},
         "mirrored, 20 epochs": {"epochs": "20"},
         "mirrored, cut to 1/2 of each side, 20 epochs": {"epochs": "20", "cache_crop": "0.5"},
         "mirrored, cut to 1/2 of each side, 60 epochs": {"epochs": "60", "cache_crop": "0.5"},
@@ -265,7 +265,7 @@ def draw_labels() -> None:
             if column == 0:
                 axes.set_ylabel(row.name[2:].replace(", ", "\n"), fontsize=9)
     pairs = zip(CamVid.classes, CamVid.palette, strict=True)
-    patches = [Patch(color=np.array(colour) / 255, label=name) for name, colour in pairs]
+    patches = [Patch(color=np.array(color) / 255, label=name) for name, color in pairs]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=8, handlelength=1)
     figure.subplots_adjust(left=0.04, right=0.995, top=0.99, bottom=0.4 / height, wspace=0.03, hspace=0.03)
     figure.savefig(PICTURE, dpi=110, metadata={"Software": None})

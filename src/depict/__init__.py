@@ -13,17 +13,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from depict.decoders import create_decoder
     from depict.errors import UserError
-    from depict.model import SegmentationModel, create_model, load
+    from depict.model import SegmentationModel, create_model
+    from depict.runs import load, save
 
 _HOMES = {
     "SegmentationModel": "depict.model",
     "UserError": "depict.errors",
     "create_decoder": "depict.decoders",
     "create_model": "depict.model",
-    "load": "depict.model",
+    "load": "depict.runs",
+    "save": "depict.runs",
 }
 
-__all__ = ["SegmentationModel", "UserError", "create_decoder", "create_model", "load"]
+__all__ = ["SegmentationModel", "UserError", "create_decoder", "create_model", "load", "save"]
 
 
 def __getattr__(name: str) -> Any:

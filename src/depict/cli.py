@@ -16,7 +16,7 @@ COMMANDS = {
     "demo": "the main job on painted scenes: train, evaluate, show; no download",
     "train": "a model from images and masks; the same command again goes on where it stopped",
     "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
-    "segment": "label maps, coloured overlays and shares of the classes, for any pictures",
+    "segment": "label maps, colored overlays and shares of the classes, for any pictures",
     "analyze": "what trained models do inside: every figure of the paper as data, pictures and one page",
     "info": "parameters and FLOPs of every variant beside the paper's printed figures",
     "study": "sweeps into a table and a picture: ablation, subset, decoders, perturbation; resumable",

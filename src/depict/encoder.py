@@ -1,4 +1,4 @@
-"""A plain ViT of timm as an encoder: normalised images in, patch embeddings Z0 and their grid out.
+"""A plain ViT of timm as an encoder: normalized images in, patch embeddings Z0 and their grid out.
 
 Two families share the wrapper. The ViTs and DeiTs that the paper builds on are run as the authors ran them: LayerNorm
 with eps 1e-5 and a position grid resized bilinearly, only when the number of tokens differs. Any other plain ViT
@@ -39,7 +39,7 @@ _HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.", "mask_token")
 
 
 class Encoder(nn.Module):
-    """Normalised images (B, 3, H, W), sides multiples of the patch -> Z0 (B, N, dim) and the grid (h, w)."""
+    """Normalized images (B, 3, H, W), sides multiples of the patch -> Z0 (B, N, dim) and the grid (h, w)."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Encoder(nn.Module):
 
     @property
     def mean(self) -> tuple[float, float, float]:
-        """RGB mean in 0..1 that the encoder's images are normalised with."""
+        """RGB mean in 0..1 that the encoder's images are normalized with."""
         return tuple(self.vit.pretrained_cfg["mean"])
 
     @property
     def std(self) -> tuple[float, float, float]:
-        """RGB standard deviation in 0..1 that the encoder's images are normalised with."""
+        """RGB standard deviation in 0..1 that the encoder's images are normalized with."""
         return tuple(self.vit.pretrained_cfg["std"])
 
     def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Final normalised patch embeddings; class, distillation and register tokens are dropped."""
+        """Final normalized patch embeddings; class, distillation and register tokens are dropped."""
         grid = (images.shape[-2] // self.patch_size[0], images.shape[-1] // self.patch_size[1])
         tokens = self._released_features(images, grid) if self.released else self.vit.forward_features(images)
         return tokens[:, self.vit.num_prefix_tokens :], grid
@@ -239,13 +239,13 @@ def _build(name: str, **options: Any) -> Any:
 
 
 def _hub_state(name: str) -> dict[str, Tensor]:
-    from depict.interchange.hub import no_answer
+    from depict.io.hub import hub_unreachable
 
     client = logging.getLogger("huggingface_hub")
     loud, client.disabled = client.disabled, True  # it tells of each of its tries; one line at the end is enough
     try:
         repository = timm.get_pretrained_cfg_value(name, "hf_hub_id")
-        silence = no_answer(repository) if repository else None
+        silence = hub_unreachable(repository) if repository else None
         if silence and not _is_kept(repository):
             raise silence
         return timm.create_model(name, pretrained=True, num_classes=0).state_dict()

@@ -1,6 +1,6 @@
 """How good a model is on a data set: one confusion matrix over all pixels, and what is read off it.
 
-Sums run over the whole set; pixels labelled 255 count nowhere; a class that is neither in the truth nor in the
+Sums run over the whole set; pixels labeled 255 count nowhere; a class that is neither in the truth nor in the
 predictions is left out of means instead of counting as 0.
 """
 
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
-from depict.inference import Protocol, predict
+from depict.inference.sliding import SlidingWindow
+from depict.inference.torch_backend import predict
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -172,30 +173,30 @@ def class_iou(confusion: Counts) -> Floats:
     return _divide(hit, confusion.sum(0) + confusion.sum(1) - hit)
 
 
-def protocol_for(
+def sliding_window_for(
     model: SegmentationModel,
     dataset: Dataset,
     multiscale: bool = False,
     side: int | None = None,
     stride: int | None = None,
-) -> Protocol:
+) -> SlidingWindow:
     """How a model is evaluated on a data set: windows of its crop, 32 pixels of overlap.
 
     The resize side is that of the training if it was on this data set, else the data set's own; for a model whose crop
     is larger, its crop. Which of the two gave the published 640 pixel rows is unknown; `side` sets the other.
     """
-    protocol = model.protocol(multiscale)
+    sliding = model.sliding_window(multiscale)
     trained = model.config.data if model.config.data.name == dataset.name else None
-    own_side = (trained and trained.side) or max(dataset.recipe.side, min(protocol.window))
-    ratio = (trained and trained.ratio) or dataset.recipe.ratio
-    strides = protocol.stride if stride is None else (stride, stride)
-    return dataclasses.replace(protocol, side=own_side if side is None else side, ratio=ratio, stride=strides)
+    own_side = (trained and trained.short_edge) or max(dataset.recipe.short_edge, min(sliding.window))
+    ratio = (trained and trained.max_aspect) or dataset.recipe.max_aspect
+    strides = sliding.stride if stride is None else (stride, stride)
+    return dataclasses.replace(sliding, short_edge=own_side if side is None else side, max_aspect=ratio, stride=strides)
 
 
 def evaluate(
     model: SegmentationModel,
     dataset: Dataset,
-    protocol: Protocol,
+    sliding: SlidingWindow,
     rank: int = 0,
     world: int = 1,
     progress: bool = False,
@@ -227,7 +228,7 @@ def evaluate(
             prediction = predict(
                 model.masks,
                 image,
-                protocol,
+                sliding,
                 mean=model.mean,
                 std=model.std,
                 patch_size=model.patch_size,

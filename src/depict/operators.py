@@ -118,7 +118,7 @@ class MSSA(SubspaceAttention):
 
 
 class MSCA(SubspaceAttention):
-    """The step that cross-attention adds to Q: use as `Q = Q + msca(Q, norm(Z))`; Q enters un-normalised."""
+    """The step that cross-attention adds to Q: use as `Q = Q + msca(Q, norm(Z))`; Q enters un-normalized."""
 
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
         """Q (..., C, dim), Z (..., N, dim) -> step_size * MSCA(Q | Z, P), shaped as Q, by the fused path."""

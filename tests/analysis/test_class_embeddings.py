@@ -8,11 +8,11 @@ import torch
 
 from depict.analysis.class_embeddings import ClassEmbeddings, subspace, union_of_subspaces
 from depict.analysis.running import look
-from depict.data.scenes import Scenes
-from tiny_model import tiny_model
+from depict.data.scenes.dataset import Scenes
+from support.tiny_model import tiny_model
 
 
-def spread(*rows, copies=3):
+def evenly_spaced(*rows, copies=3):
     """Unit vectors along the rows and back, several of each."""
     found = torch.tensor(rows, dtype=torch.float64)
     return torch.cat([found, -found]).repeat(copies, 1)
@@ -20,7 +20,7 @@ def spread(*rows, copies=3):
 
 def test_orthogonal_planes_score_1_and_have_two_dimensions():
     e = torch.eye(6, dtype=torch.float64).tolist()
-    union = union_of_subspaces([spread(e[0], e[1]), spread(e[2], e[3]), spread(e[4], e[5])])
+    union = union_of_subspaces([evenly_spaced(e[0], e[1]), evenly_spaced(e[2], e[3]), evenly_spaced(e[4], e[5])])
     assert union.dimensions == [2, 2, 2]
     assert union.score == pytest.approx(1)
     assert union.between == pytest.approx(0, abs=1e-12)
@@ -31,7 +31,7 @@ def test_orthogonal_planes_score_1_and_have_two_dimensions():
 
 def test_lines_at_60_degrees_overlap_by_a_quarter():
     line = [math.cos(math.pi / 3), math.sin(math.pi / 3), 0.0]
-    union = union_of_subspaces([spread([1.0, 0.0, 0.0]), spread(line)])
+    union = union_of_subspaces([evenly_spaced([1.0, 0.0, 0.0]), evenly_spaced(line)])
     assert union.dimensions == [1, 1]
     assert union.between == pytest.approx(0.5)
     assert union.score == pytest.approx(0.75)
@@ -39,7 +39,7 @@ def test_lines_at_60_degrees_overlap_by_a_quarter():
 
 def test_a_subspace_in_another_scores_0():
     e = torch.eye(4, dtype=torch.float64).tolist()
-    assert union_of_subspaces([spread(e[0]), spread(e[0], e[1])]).score == pytest.approx(0)
+    assert union_of_subspaces([evenly_spaced(e[0]), evenly_spaced(e[0], e[1])]).score == pytest.approx(0)
 
 
 def test_the_dimension_holds_95_percent_of_the_energy():

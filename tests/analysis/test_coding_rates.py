@@ -11,7 +11,7 @@ from depict import create_decoder
 from depict.analysis.coding_rates import CodingRates, changes_along, gram_of, subspace_rates
 from depict.coding_rate import EPSILON, coding_rate, projected_coding_rate
 from depict.operators import MSSA
-from planted import asked, orthonormal
+from support.planted import asked, orthonormal
 
 
 def decoder_with(sizes, dim=12, heads=2, head_dim=4, classes=3, name="depict_sa"):
@@ -128,7 +128,7 @@ def test_cross_attention_adds_no_depth():
 
 
 @pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
-def test_black_boxes_are_told_why_there_is_no_answer(name, reason):
+def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
     answer = asked(CodingRates, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
     assert not answer.numbers
     assert reason in answer.text[0]

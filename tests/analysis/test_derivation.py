@@ -20,7 +20,7 @@ from depict.analysis.derivation import (
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
 from depict.decoders.blocks import MSSABlock
 from depict.operators import MSSA
-from planted import asked, orthonormal
+from support.planted import asked, orthonormal
 
 
 class ExactStep(MSSA):
@@ -167,7 +167,7 @@ def test_bases_that_span_everything_hold_everything():
 
 
 @pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
-def test_black_boxes_are_told_why_there_is_no_answer(name, reason):
+def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
     answer = asked(Derivation, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
     assert not answer.numbers
     assert reason in answer.text[0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from depict import create_decoder
 from depict.analysis.gradient_terms import GradientTerms, four_terms, softmax_terms
 from depict.operators import mssa
-from planted import asked, orthonormal
+from support.planted import asked, orthonormal
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6), st.integers(0, 1000))

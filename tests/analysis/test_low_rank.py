@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from depict import create_decoder
 from depict.analysis.low_rank import LowRank, repeated_rate, three_rates
 from depict.coding_rate import coding_rate, repeat_by_share
-from planted import asked, orthonormal
+from support.planted import asked, orthonormal
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), st.integers(1, 8), st.integers(0, 1000))

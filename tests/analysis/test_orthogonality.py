@@ -18,7 +18,7 @@ from depict.analysis.orthogonality import (
     row_measures,
     span,
 )
-from planted import asked, orthonormal
+from support.planted import asked, orthonormal
 
 seeds = st.integers(0, 1000)
 

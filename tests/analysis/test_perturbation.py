@@ -24,15 +24,15 @@ from depict.analysis.perturbation import (
     perturbed,
     plan,
     predict_with,
-    summarise,
+    summarize,
 )
 from depict.analysis.running import look
-from depict.data.scenes import Scenes
+from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
-from depict.evaluation import confusion_matrix, evaluate, protocol_for
-from depict.inference import predict
+from depict.evaluation import confusion_matrix, evaluate, sliding_window_for
+from depict.inference.torch_backend import predict
 from depict.operators import SubspaceAttention
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 ATTENTIVE = ["depict_sa", "depict_ca", "segmenter"]
 
@@ -161,7 +161,7 @@ def test_the_plan_draws_identities_once_and_shares_levels_between_readings():
 
 def test_rows_tell_mean_spread_and_change_over_the_seeds():
     scores = {Change(NONE): 0.5, Change(MIX, 0): 0.2, Change(MIX, 7): 0.4, Change(NOISE, 0, 0.1): 0.1}
-    rows = summarise(scores, (0.01, 0.1))
+    rows = summarize(scores, (0.01, 0.1))
     mix = find(rows, MIX)
     assert (mix["seeds"], mix["miou"]) == ([0, 7], [0.2, 0.4])
     assert mix["mean"] == pytest.approx(0.3)
@@ -177,15 +177,15 @@ def test_rows_tell_mean_spread_and_change_over_the_seeds():
 def test_tokens_that_are_kept_give_what_the_whole_model_gives(name):
     model = tiny_model(name)
     image, truth = Scenes(None, "val", size=(48, 70)).read(0)
-    protocol = model.protocol()
+    sliding = model.sliding_window()
     kept: list = []
     own = model.segment(image)
-    assert torch.equal(predict_with(model.decoder, kept, image, model, protocol), own)
+    assert torch.equal(predict_with(model.decoder, kept, image, model, sliding), own)
     assert len(kept) >= 1
-    assert torch.equal(predict_with(model.decoder, kept, image, model, protocol), own)
+    assert torch.equal(predict_with(model.decoder, kept, image, model, sliding), own)
     changed = copy.deepcopy(model)
     changed.decoder = perturbed(model.decoder, Change(NOISE, 0, 0.5))
-    labels = predict_with(changed.decoder, kept, image, model, protocol)
+    labels = predict_with(changed.decoder, kept, image, model, sliding)
     assert torch.equal(labels, changed.segment(image))
     assert not torch.equal(labels, own)
     assert truth.shape == labels.shape
@@ -197,7 +197,7 @@ def test_the_encoder_runs_once_for_all_decoders(monkeypatch):
     monkeypatch.setattr(model, "tokens", lambda pixels, own=model.tokens: calls.append(len(pixels)) or own(pixels))
     tally = Tally(model, plan(model.decoder, (0, 1), (1e-2,)))
     image, truth = Scenes(None, "val").read(0)
-    tally.add(image, truth, model.protocol())
+    tally.add(image, truth, model.sliding_window())
     first = len(calls)
     model.segment(image)
     assert len(calls) == 2 * first
@@ -207,10 +207,10 @@ def test_the_unperturbed_score_is_that_of_the_evaluation():
     model, scenes = tiny_model(), Scenes(None, "val")
     scenes.images = {"val": 3}
     tally = Tally(model, [Change(NONE), Change(ROTATE, 0)])
-    protocol = protocol_for(model, scenes)
+    sliding = sliding_window_for(model, scenes)
     for index in range(3):
-        tally.add(*scenes.read(index), protocol)
-    expected = evaluate(model, scenes, protocol).miou
+        tally.add(*scenes.read(index), sliding)
+    expected = evaluate(model, scenes, sliding).miou
     assert tally.scores()[Change(NONE)] == expected
     assert tally.scores()[Change(ROTATE, 0)] == pytest.approx(expected, abs=1e-3)
 
@@ -226,7 +226,7 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
         labels = predict(
             lambda _, sample=sample: sample.trace.masks,
             scenes.read(index)[0],
-            question.protocol,
+            question.sliding,
             mean=model.mean,
             std=model.std,
             patch_size=model.patch_size,

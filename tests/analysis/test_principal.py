@@ -19,14 +19,14 @@ from depict.analysis.principal import (
     kmeans_segments,
     on_pixels,
     paint,
-    part_colours,
+    part_colors,
     pca_segments,
     principal_directions,
     stages,
 )
 from depict.analysis.running import look
-from depict.data.scenes import Scenes
-from tiny_model import tiny_model
+from depict.data.scenes.dataset import Scenes
+from support.tiny_model import tiny_model
 
 
 def planted(sizes=(40, 25, 15, 10), dim=24, noise=0.0, seed=0):
@@ -60,7 +60,7 @@ def test_centring_takes_off_what_all_patches_share():
     spread[np.arange(50), labels] = rng.choice([-1, 1], 50) * np.repeat([2.0, 1.0], [30, 20])
     shared = np.full(8, 5.0)
     assert len(np.unique(pca_segments(spread + shared, 2))) == 1  # the mean is the first direction of all
-    assert compare(labels[None], pca_segments(spread + shared, 2, centred=True)[None]).best_match_miou > 0.9
+    assert compare(labels[None], pca_segments(spread + shared, 2, centered=True)[None]).best_match_miou > 0.9
 
 
 def test_planted_clusters_are_found_by_k_means_and_by_the_seed_again():
@@ -77,13 +77,13 @@ def test_patches_that_are_all_alike_make_one_segment(patches):
     Z = np.ones((patches, 6), np.float32)
     assert set(kmeans_segments(Z)) == {0}
     assert len(set(pca_segments(Z))) == 1
-    assert len(set(pca_segments(Z, centred=True))) == 1
+    assert len(set(pca_segments(Z, centered=True))) == 1
 
 
 @given(st.integers(0, 2**20), st.integers(1, 12), st.booleans())
-def test_directions_are_orthonormal_and_shares_are_parts_of_the_whole(seed, count, centred):
+def test_directions_are_orthonormal_and_shares_are_parts_of_the_whole(seed, count, centered):
     Z = np.random.default_rng(seed).normal(size=(7, 9)).astype(np.float32)
-    U, shares = principal_directions(Z, count, centred)
+    U, shares = principal_directions(Z, count, centered)
     assert len(U) == min(count, 9)
     assert pytest.approx(np.eye(len(U)), abs=1e-9) == U @ U.T
     assert (shares >= 0).all()
@@ -95,8 +95,8 @@ def test_turning_the_embeddings_changes_no_segment(seed):
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(30, 8)) * np.arange(1, 9)
     turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
-    for centred in (False, True):
-        assert (pca_segments(Z, 4, centred) == pca_segments(Z @ turn, 4, centred)).all()
+    for centered in (False, True):
+        assert (pca_segments(Z, 4, centered) == pca_segments(Z @ turn, 4, centered)).all()
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_patches_cover_the_pixels_under_them():
     assert pixels.tolist() == [[1, 1, 2, 2, 3]] * 2 + [[4, 4, 5, 5, 6]] * 2
 
 
-def test_parts_have_the_colour_of_their_class_and_what_is_left_a_shade_of_it():
+def test_parts_have_the_color_of_their_class_and_what_is_left_a_shade_of_it():
     truth = np.array([[0, 0, 0, 1, 255]])
     found = np.array([[7, 7, 8, 9, 3]])
-    colours = part_colours(truth, found, [(200, 0, 0), (0, 100, 0)])
-    assert colours[7] == (200, 0, 0)
-    assert colours[9] == (0, 100, 0)
-    assert colours[8] != colours[7]
-    assert colours[8][0] > max(colours[8][1:])
-    assert paint(found, colours)[0, 0].tolist() == [200, 0, 0]
-    assert colours[3] == tuple(paint(np.array([[50]]), {})[0, 0])
+    colors = part_colors(truth, found, [(200, 0, 0), (0, 100, 0)])
+    assert colors[7] == (200, 0, 0)
+    assert colors[9] == (0, 100, 0)
+    assert colors[8] != colors[7]
+    assert colors[8][0] > max(colors[8][1:])
+    assert paint(found, colors)[0, 0].tolist() == [200, 0, 0]
+    assert colors[3] == tuple(paint(np.array([[50]]), {})[0, 0])
 
 
 @pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
@@ -171,12 +171,12 @@ def test_the_picture_of_an_image_shows_every_method_before_and_after_the_decoder
     ):
         parts = segment(Z).reshape(sample.trace.grid)
         truth = sample.patch_labels.view(sample.trace.grid).numpy()
-        colours = part_colours(truth, parts, model.palette)
-        assert {tuple(colour) for colour in panels[title].reshape(-1, 3).tolist()} <= set(colours.values())
+        colors = part_colors(truth, parts, model.palette)
+        assert {tuple(color) for color in panels[title].reshape(-1, 3).tolist()} <= set(colors.values())
     sheet = np.asarray(Image.open(io.BytesIO(question.pictures[sample.name])))
     height, width = panels["input"].shape[:2]
     order = ["input", "truth", MASKS]
-    order += [f"{method} {stage}" for stage in ("Z0", "Z_L1") for method in ("PCA on", "centred,", "k-means,")]
+    order += [f"{method} {stage}" for stage in ("Z0", "Z_L1") for method in ("PCA on", "centered,", "k-means,")]
     for place, title in enumerate(order):
         y = GAP + CAPTION + place // 3 * (height + CAPTION + GAP)
         x = GAP + place % 3 * (max(width, 110) + GAP)
@@ -188,9 +188,9 @@ def test_pictures_without_truth_are_drawn_and_not_scored():
     question = Principal(model)
     sample = look(model, Scenes(None, "val"), 0)
     question.see(dataclasses.replace(sample, labels=None, patch_labels=None))
-    unlabelled = torch.full_like(sample.patch_labels, 255)
+    unlabeled = torch.full_like(sample.patch_labels, 255)
     ignored = torch.full_like(sample.labels, 255)
-    question.see(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabelled))
+    question.see(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabeled))
     answer = question.answer()
     assert not answer.numbers
     assert set(answer.figures) == {"images"}

@@ -20,7 +20,7 @@ from depict.analysis.question import Answer, Question
 from depict.analysis.report import Subject, describe, evaluated, number, plain, write_answers, write_report
 from depict.analysis.running import Finding, Pass
 from depict.costs import parameters
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -175,16 +175,16 @@ def browser():
 
 
 CONTRAST = """() => {
-    const channels = colour => colour.match(/[\\d.]+/g).map(Number);
-    const light = colour => {
+    const channels = color => color.match(/[\\d.]+/g).map(Number);
+    const light = color => {
         const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        const [r, g, b] = channels(colour).map(v => linear(v / 255));
+        const [r, g, b] = channels(color).map(v => linear(v / 255));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     const behind = node => {
         for (; node; node = node.parentElement) {
-            const colour = getComputedStyle(node).backgroundColor;
-            if ((channels(colour)[3] ?? 1) > 0) return colour;
+            const color = getComputedStyle(node).backgroundColor;
+            if ((channels(color)[3] ?? 1) > 0) return color;
         }
     };
     const words = [...document.querySelectorAll('body *')].filter(

@@ -14,12 +14,12 @@ from PIL import Image
 
 from depict.analysis import running
 from depict.analysis.question import Answer, Question
-from depict.analysis.running import Pictures, ask, choose_questions, look, patch_labels, spread
+from depict.analysis.running import Pictures, ask, choose_questions, evenly_spaced, look, patch_labels
 from depict.data import create_dataset
 from depict.data.dataset import IGNORE
 from depict.errors import UserError
-from depict.inputs import find_inputs
-from tiny_model import tiny_model
+from depict.segment.inputs import find_inputs
+from support.tiny_model import tiny_model
 
 
 class Names(Question):
@@ -63,7 +63,7 @@ class Broken(Names):
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_chosen_images_are_evenly_spread_and_distinct(count, wanted):
-    chosen = sorted(spread(count, wanted))
+    chosen = sorted(evenly_spaced(count, wanted))
     assert len(chosen) == min(count, wanted)
     gaps = np.diff([*chosen, count])
     assert chosen[0] == 0
@@ -72,11 +72,11 @@ def test_chosen_images_are_evenly_spread_and_distinct(count, wanted):
 
 
 def test_the_first_images_are_spread_as_well():
-    assert spread(100, 8) == [0, 50, 25, 75, 12, 62, 37, 87]
-    assert sorted(spread(101, 100)[:4]) == [0, 32, 64, 96]
+    assert evenly_spaced(100, 8) == [0, 50, 25, 75, 12, 62, 37, 87]
+    assert sorted(evenly_spaced(101, 100)[:4]) == [0, 32, 64, 96]
 
 
-def test_a_patch_has_the_most_frequent_class_of_its_labelled_pixels():
+def test_a_patch_has_the_most_frequent_class_of_its_labeled_pixels():
     labels = torch.tensor(
         [
             [3, 3, 255, 255, 1],

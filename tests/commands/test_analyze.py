@@ -14,8 +14,9 @@ from depict.cli import main
 from depict.commands.analyze import open_images, short_names
 from depict.data import create_dataset
 from depict.errors import UserError
-from depict.inputs import find_inputs
-from tiny_model import tiny_model
+from depict.runs import save
+from depict.segment.inputs import find_inputs
+from support.tiny_model import tiny_model
 
 DECODERS = ("depict_sa", "depict_ca", "segmenter", "linear")
 
@@ -24,7 +25,7 @@ DECODERS = ("depict_sa", "depict_ca", "segmenter", "linear")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name in DECODERS:
-        tiny_model(name).save(folder / name)
+        save(tiny_model(name), folder / name)
     return folder
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from depict.cli import main
 from depict.data import create_dataset, dataset_class
-from depict.data.show import draw_samples
+from depict.viz.samples import draw_samples
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_one_split_alone_can_be_read(folder, capsys):
 @pytest.mark.parametrize(("split", "drawn"), [("both", "train"), ("train", "train"), ("val", "val")])
 def test_the_picture_shows_training_images_unless_validation_alone_is_read(folder, monkeypatch, split, drawn):
     kind = dataset_class("folder")
-    monkeypatch.setattr(kind, "recipe", replace(kind.recipe, side=16, crop=16))
+    monkeypatch.setattr(kind, "recipe", replace(kind.recipe, short_edge=16, crop=16))
     show = folder / "show.PNG"
     assert main(["check", "--data", "folder", "--root", str(folder), "--split", split, "--show", str(show)]) == 0
     draw_samples(create_dataset("folder", folder, drawn), folder / "expected.png")

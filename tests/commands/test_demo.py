@@ -4,7 +4,7 @@ from PIL import Image
 
 import depict
 from depict.commands import demo
-from depict.data.scenes import Scenes
+from depict.data.scenes.dataset import Scenes
 
 
 def test_both_decoders_are_trained_scored_and_shown(tmp_path, monkeypatch, capsys):

@@ -12,11 +12,11 @@ from PIL import Image
 
 import depict
 from depict.cli import main
-from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
+from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
 from depict.model import SegmentationModel
-from several_processes import torchrun
+from support.several_processes import torchrun
 
-CLASSES = ("left", "right", "centre")
+CLASSES = ("left", "right", "center")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def run(tmp_path_factory) -> Path:
         Image.fromarray(mask).save(root / f"masks/val/é {index}.png")
     for kind in ("images", "masks"):
         Image.open(root / kind / "val" / "é 0.png").save(root / kind / "train" / "a.png")
-    (root / "classes.yaml").write_text("names: [left, right, centre]\n")
+    (root / "classes.yaml").write_text("names: [left, right, center]\n")
     config = Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=1, dim=48),
         decoder=DecoderConfig("linear"),
-        data=DataConfig("folder", root, side=32, ratio=4.0),
+        data=DataConfig("folder", root, short_edge=32, max_aspect=4.0),
         image_size=32,
     )
     folder = tmp_path_factory.mktemp("runs") / "run"
@@ -100,16 +100,16 @@ def test_a_faulty_mask_is_named_before_any_image_is_evaluated(run, tmp_path, cap
     assert not (tmp_path / "pictures").exists()
 
 
-def test_pictures_show_the_prediction_in_class_colours_and_where_it_is_wrong(run, tmp_path):
+def test_pictures_show_the_prediction_in_class_colors_and_where_it_is_wrong(run, tmp_path):
     assert main(["evaluate", str(run), "--save", str(tmp_path)]) == 0
     with Image.open(tmp_path / "predictions/é 3.png") as picture:
         assert picture.mode == "P"
         labels = np.asarray(picture)
-        colours = np.asarray(picture.convert("RGB"))
+        colors = np.asarray(picture.convert("RGB"))
     found = json.loads((run / "evaluation.json").read_text())["images"][3]
     with Image.open(tmp_path / "errors/é 3.png") as picture:
         errors = np.asarray(picture.convert("RGB")).astype(int)
-    np.testing.assert_array_equal(colours, 255 * np.eye(3, dtype=np.uint8)[labels])
+    np.testing.assert_array_equal(colors, 255 * np.eye(3, dtype=np.uint8)[labels])
     assert (errors[:5] == 96).all()  # void
     wrong = errors[5:, :, 0] >= int(0.7 * 255)
     assert 1 - wrong.mean() == pytest.approx(found["aacc"], abs=1e-5)

@@ -11,8 +11,9 @@ from PIL import Image
 
 from conftest import REPOSITORY
 from depict.cli import main
-from depict.data.scenes import render
-from tiny_model import tiny_model
+from depict.data.scenes.dataset import render
+from depict.runs import save
+from support.tiny_model import tiny_model
 
 pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
 
@@ -33,7 +34,7 @@ def test_the_packages_that_the_guide_names_are_enough_to_segment_with_an_onnx_fi
     named = set(re.search(r"^pip install (numpy .*)$", guide, re.MULTILINE)[1].split())
     required = {re.match(r"[\w-]+", text)[0].lower() for text in requires("depict")}
     assert named <= required
-    tiny_model("linear").save(tmp_path / "run")
+    save(tiny_model("linear"), tmp_path / "run")
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "model.onnx")]) == 0
     for ending in ("jpg", "png"):
         Image.fromarray(render(1, 2, (50, 70))[0]).save(tmp_path / f"picture_{ending}.{ending}")
@@ -45,8 +46,8 @@ def test_the_packages_that_the_guide_names_are_enough_to_segment_with_an_onnx_fi
     assert imported & required == named
 
 
-def test_a_run_is_exported_quantised_measured_and_applied(tmp_path, capsys):
-    tiny_model("linear").save(tmp_path / "run")
+def test_a_run_is_exported_quantized_measured_and_applied(tmp_path, capsys):
+    save(tiny_model("linear"), tmp_path / "run")
     file = tmp_path / "model.onnx"
     assert main(["export", str(tmp_path / "run"), str(file), "--int8", "--images", "2"]) == 0
     printed = capsys.readouterr().out
@@ -64,7 +65,7 @@ def test_a_run_is_exported_quantised_measured_and_applied(tmp_path, capsys):
 
 
 def test_mistakes_are_told_in_one_line(tmp_path, capsys):
-    tiny_model("linear").save(tmp_path / "run")
+    save(tiny_model("linear"), tmp_path / "run")
     run, file, exported = (str(tmp_path / name) for name in ("run", "model.onnx", "m.onnx"))
     (tmp_path / "m.onnx").write_bytes(b"a graph")
     for arguments, message in (

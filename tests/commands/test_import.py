@@ -4,7 +4,7 @@ import torch
 
 import depict
 from depict.cli import main
-from official_model import official_state, variant, write_checkpoint
+from support.official_model import official_state, variant, write_checkpoint
 
 
 def test_a_checkpoint_becomes_a_run(tmp_path, capsys):

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from depict.cli import main
-from depict.data.scenes import render
-from tiny_model import tiny_model
+from depict.data.scenes.dataset import render
+from depict.runs import save
+from support.tiny_model import tiny_model
 
 SMALL = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "False", "--side", "64", "--device", "cpu"]
 
@@ -44,13 +45,13 @@ def test_a_model_of_another_family_is_run_as_timm_runs_it(picture, tmp_path):
 
 def test_a_run_shows_its_decoders_refined_patches_too(picture, tmp_path):
     for decoder, names in (("depict_sa", ["Z0", "Z_L1"]), ("linear", ["Z0"])):
-        tiny_model(decoder).save(tmp_path / decoder)
+        save(tiny_model(decoder), tmp_path / decoder)
         words = ["--run", str(tmp_path / decoder), "--directions", "3", "--out", f"{decoder}.png"]
         assert main(["pca", picture, *words, "--device", "cpu"]) == 0
         assert list(json.loads((tmp_path / f"{decoder}.json").read_text())["embeddings"]) == names
 
 
-def test_a_picture_of_one_colour_is_one_segment(tmp_path, monkeypatch):
+def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (50, 50), "navy").save("flat.png")
     assert main(["pca", "flat.png", *SMALL, "--directions", "2"]) == 0

@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 
 from depict.cli import main
-from depict.data import create_dataset, sources
-from local_server import serve
+from depict.data import create_dataset
+from depict.data.prepare import sources
+from support.local_server import serve
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ ADE20K = zipped(
 )
 GT_FINE = zipped(
     {f"gtFine/{split}/ulm/ulm_000000_000019_gtFine_labelIds.png": picture("L", 7) for split in ("train", "val")}
-    | {"README": b"read me", "license.txt": b"licence"}
+    | {"README": b"read me", "license.txt": b"license"}
 )
 LEFT_IMAGES = zipped(
     {f"leftImg8bit/{split}/ulm/ulm_000000_000019_leftImg8bit.png": picture() for split in ("train", "val")}

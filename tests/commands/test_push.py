@@ -13,14 +13,15 @@ import yaml
 
 import depict
 from depict.cli import main
-from fake_hub import TOKEN, fake_hub
-from tiny_model import tiny_model
+from depict.runs import save
+from support.fake_hub import TOKEN, fake_hub
+from support.tiny_model import tiny_model
 
 
 @pytest.fixture
 def run(tmp_path):
     model = tiny_model("depict_sa", root=tmp_path / "secret place")
-    model.save(tmp_path / "run")
+    save(model, tmp_path / "run")
     result = {"miou": 0.4321, "data": "scenes", "split": "val", "classes": [{"name": "sky", "iou": 0.876}]}
     (tmp_path / "run" / "evaluation.json").write_text(json.dumps(result))
     result = {"miou": 0.45, "data": "scenes", "split": "val", "classes": []}
@@ -67,10 +68,10 @@ def test_a_run_goes_to_the_hub_and_comes_back(tmp_path, run, hub):
 
 
 def test_findings_about_a_run_of_the_hub_go_to_the_current_folder(tmp_path):
-    from depict.interchange.hub import beside
+    from depict.io.hub import output_folder
 
-    assert beside("hf-hub:anna/model") == Path()
-    assert beside(tmp_path) == tmp_path
+    assert output_folder("hf-hub:anna/model") == Path()
+    assert output_folder(tmp_path) == tmp_path
 
 
 def test_the_card_tells_what_the_model_is(run):

@@ -18,11 +18,12 @@ import torch
 from PIL import Image
 
 import depict
-from depict import outputs as outputs_module
 from depict.cli import main
 from depict.model import create_model
-from several_processes import torchrun
-from strange_files import account, make_mixed
+from depict.runs import save
+from depict.segment import outputs as outputs_module
+from support.several_processes import torchrun
+from support.strange_files import account, make_mixed
 
 CLASSES = ("sky", "road", "car")
 PALETTE = ((0, 0, 255), (120, 120, 120), (255, 0, 0))
@@ -37,7 +38,7 @@ def run(tmp_path_factory) -> Path:
     config.encoder.depth = 1
     torch.nn.init.normal_(model.decoder.head.weight, std=0.5)
     folder = tmp_path_factory.mktemp("runs") / "run"
-    model.save(folder)
+    save(model, folder)
     return folder
 
 
@@ -115,8 +116,8 @@ def test_the_summary_tells_what_the_values_of_label_maps_mean(run, pictures, tmp
     assert other == {"value": 255, "name": "(other)"}
     for path in (tmp_path / "some/labels").iterdir():
         with Image.open(path) as picture:
-            colours = np.array(picture.getpalette()).reshape(-1, 3)
-        assert all(colours[entry["value"]].tolist() == entry["colour"] for entry in shown)
+            colors = np.array(picture.getpalette()).reshape(-1, 3)
+        assert all(colors[entry["value"]].tolist() == entry["color"] for entry in shown)
 
 
 @pytest.mark.parametrize("flags", [(), ("--overwrite",)])
@@ -154,11 +155,11 @@ def test_probabilities_sum_to_one_and_agree_with_the_labels(run, pictures, tmp_p
 
 
 def test_whole_images_are_what_the_model_sees_at_once(run, pictures, tmp_path):
-    assert segment(run, pictures, "--out", tmp_path / "out", "--whole") == 0
+    assert segment(run, pictures, "--out", tmp_path / "out", "--full-image") == 0
     model = depict.load(run)
     image = read(pictures / "10.png")  # larger than the window of 32 on both sides
     with torch.no_grad():
-        logits = model(model.normalise(torch.tensor(image).permute(2, 0, 1))[None])[0]
+        logits = model(model.normalize(torch.tensor(image).permute(2, 0, 1))[None])[0]
     top = logits.topk(2, dim=0).values
     clear = (top[0] - top[1] > 1e-4).numpy()
     np.testing.assert_array_equal(read(tmp_path / "out/labels/10.png")[clear], logits.argmax(0).numpy()[clear])
@@ -399,5 +400,5 @@ def test_what_cannot_be_done_is_told_in_one_line(run, pictures, tmp_path, capsys
 
 
 def test_the_engine_needs_no_torch():
-    code = "import sys, depict.segmenting, depict.commands.segment; sys.exit('torch' in sys.modules)"
+    code = "import sys, depict.segment.pipeline, depict.commands.segment; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

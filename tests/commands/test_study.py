@@ -31,7 +31,8 @@ def pictures(tmp_path_factory):
 
 
 def words(root, out, *more, study="decoders", epochs=1):
-    settings = f"""--data folder --root {root} --data.side 32 --data.ratio 2 --data.workers 0 --epochs {epochs}
+    settings = f"""--data folder --root {root} --data.short-edge 32 --data.max-aspect 2 --data.workers 0
+        --epochs {epochs}
         --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.patch-size 8 --encoder.dim 64
         --encoder.depth 1 --image-size 32 --batch 4 --lr 1e-3 --device cpu --save-every 1"""
     return ["study", study, "--out", str(out), *settings.split(), *more]

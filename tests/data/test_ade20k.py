@@ -1,8 +1,8 @@
 import numpy as np
-from layouts import ade20k
 from PIL import Image
 
 from depict.data import create_dataset
+from support.layouts import ade20k
 
 
 def test_zero_is_ignored_and_every_class_moves_down_by_one(tmp_path):
@@ -19,7 +19,7 @@ def test_the_challenge_folder_itself_may_be_the_root(tmp_path):
     assert len(create_dataset("ade20k", tmp_path / "ADEChallengeData2016", "val")) == 2
 
 
-def test_names_and_colours_are_those_in_use(tmp_path):
+def test_names_and_colors_are_those_in_use(tmp_path):
     dataset = create_dataset("ade20k", ade20k(tmp_path, [1, 2]), "train")
     assert len(dataset.classes) == len(dataset.palette) == len(set(dataset.classes)) == 150
     known = {0: "wall", 2: "sky", 12: "person", 20: "car", 76: "boat", 104: "fountain", 127: "bicycle", 149: "flag"}

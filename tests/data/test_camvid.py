@@ -1,6 +1,5 @@
-from layouts import camvid
-
 from depict.data import create_dataset
+from support.layouts import camvid
 
 
 def test_void_is_ignored(tmp_path):

@@ -1,8 +1,8 @@
 import numpy as np
-from layouts import cityscapes
 from PIL import Image
 
 from depict.data import create_dataset
+from support.layouts import cityscapes
 
 ROAD, CAR, BICYCLE, EGO = 7, 26, 33, 1
 

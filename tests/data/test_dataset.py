@@ -4,7 +4,7 @@ import pytest
 
 from depict.data import DATASETS, dataset_class
 from depict.data.dataset import Recipe, draw, hold_out
-from depict.data.scenes import Scenes
+from depict.data.scenes.dataset import Scenes
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def test_what_is_held_out_is_the_end_of_the_training_images(scenes):
 
 
 def test_recipes_are_the_published_ones():
-    context = Recipe(side=520, ratio=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
+    context = Recipe(short_edge=520, max_aspect=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
     published = {
-        "ade20k": Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512),
-        "cityscapes": Recipe(side=1024, ratio=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512),
+        "ade20k": Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512),
+        "cityscapes": Recipe(short_edge=1024, max_aspect=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512),
         "pascal_context": context,
         "pascal_context_59": context,
     }

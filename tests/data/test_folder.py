@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import folder, picture, save, stripes
 from PIL import Image
 
 from depict.data import create_dataset
 from depict.data.folder import validation_names
 from depict.errors import UserError
+from support.layouts import folder, picture, save, stripes
 
 NAMES = [f"photo {i}" for i in range(20)]
 
@@ -85,47 +85,47 @@ def test_classes_may_have_any_mask_values(tmp_path):
         dataset.read(0)
 
 
-COLOURS = {"names": "[road, sky]", "colours": "[[128, 0, 0], [0, 0, 255]]", "ignore": "[0, 0, 0]"}
+COLORS = {"names": "[road, sky]", "colors": "[[128, 0, 0], [0, 0, 255]]", "ignore": "[0, 0, 0]"}
 
 
-def colour_folder(root, stripe_colours):
+def color_folder(root, stripe_colors):
     for i, name in enumerate(NAMES):
         save(root / "images" / f"{name}.jpg", picture(seed=i))
-        mask = np.array(stripe_colours, np.uint8)[stripes(list(range(len(stripe_colours))))]
+        mask = np.array(stripe_colors, np.uint8)[stripes(list(range(len(stripe_colors))))]
         save(root / "masks" / f"{name}.png", mask)
-    (root / "classes.yaml").write_text("\n".join(f"{k}: {v}" for k, v in COLOURS.items()))
+    (root / "classes.yaml").write_text("\n".join(f"{k}: {v}" for k, v in COLORS.items()))
     return root
 
 
-def test_colour_masks_are_read_by_their_colours(tmp_path):
-    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0), (0, 0, 0), (0, 0, 255)])
+def test_color_masks_are_read_by_their_colors(tmp_path):
+    root = color_folder(tmp_path, [(0, 0, 255), (128, 0, 0), (0, 0, 0), (0, 0, 255)])
     dataset = create_dataset("folder", root, "train")
     assert dataset.palette == ((128, 0, 0), (0, 0, 255))
     assert dataset.read(0)[1][0, ::4].tolist() == [1, 0, 255, 1]
 
 
 def test_palette_masks_hold_indices_unless_told_otherwise(tmp_path):
-    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
+    root = color_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
     mask = Image.fromarray(stripes([0, 1])).convert("P")
     mask.putpalette([0, 0, 255, 128, 0, 0])
     for name in NAMES:
         mask.save(root / "masks" / f"{name}.png")
     assert create_dataset("folder", root, "train").read(0)[1][0, ::8].tolist() == [0, 1]
     with (root / "classes.yaml").open("a") as file:
-        file.write("\ncolour_masks: true\n")
+        file.write("\ncolor_masks: true\n")
     assert create_dataset("folder", root, "train").read(0)[1][0, ::8].tolist() == [1, 0]
 
 
-def test_a_colour_that_nobody_named_is_reported(tmp_path):
-    dataset = create_dataset("folder", colour_folder(tmp_path, [(1, 2, 3), (128, 0, 0)]), "train")
-    with pytest.raises(UserError, match=r"holds the colours #010203 \(96 pixels\), which classes.yaml does not name"):
+def test_a_color_that_nobody_named_is_reported(tmp_path):
+    dataset = create_dataset("folder", color_folder(tmp_path, [(1, 2, 3), (128, 0, 0)]), "train")
+    with pytest.raises(UserError, match=r"holds the colors #010203 \(96 pixels\), which classes.yaml does not name"):
         dataset.read(0)
 
 
-def test_colour_masks_without_colours_say_what_to_do(tmp_path):
-    root = colour_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
+def test_color_masks_without_colors_say_what_to_do(tmp_path):
+    root = color_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
     (root / "classes.yaml").unlink()
-    with pytest.raises(UserError, match=r"photo 0.png' is a colour \(RGB\) picture .* 'colours' in classes.yaml"):
+    with pytest.raises(UserError, match=r"photo 0.png' is a color \(RGB\) picture .* 'colors' in classes.yaml"):
         create_dataset("folder", root, "train")
 
 
@@ -133,20 +133,20 @@ def test_colour_masks_without_colours_say_what_to_do(tmp_path):
     ("text", "complaint"),
     [
         ("namse: [a]", "does not say the 'names'"),
-        ("names: [a]\ncolors: [[1, 2, 3]]", "unknown setting .* 'colors'. Did you mean 'colours'"),
+        ("names: [a]\ncolors: [[1, 2, 3]]", "unknown setting .* 'colors'. Did you mean 'colors'"),
         ("names: [a, a]", "each once"),
         ("names: []", "1 to 254 class names"),
         ("names: [yes, no]", "is not of type"),
-        ("names: [a, b]\ncolours: [[1, 2, 3]]", "2 names but 1 colours"),
-        ("names: [a, b]\ncolours: [[1, 2, 3], [1, 2, 3]]", "one colour to two classes"),
+        ("names: [a, b]\ncolors: [[1, 2, 3]]", "2 names but 1 colors"),
+        ("names: [a, b]\ncolors: [[1, 2, 3], [1, 2, 3]]", "one color to two classes"),
         ("names: [a, b]\nvalues: [1]", "2 names but 1 values"),
         ("names: [a, b]\nvalues: [1, 1]", "one mask value to two classes"),
         ("names: [a, b]\nvalues: [0, 1]\nignore: 1", "or to a class and 'ignore'"),
         ("names: [a]\nvalues: [256]", "outside 0..255"),
-        ("names: [a]\ncolours: [[1, 2, 300]]", "outside 0..255"),
+        ("names: [a]\ncolors: [[1, 2, 300]]", "outside 0..255"),
         ("names: [a]\nignore: 256", "outside 0..255"),
         ("names: [a]\nmasks: ../../elsewhere", "not inside"),
-        ("names: [a]\ncolour_masks: true", "gives no 'colours'"),
+        ("names: [a]\ncolor_masks: true", "gives no 'colors'"),
         ("names: [a", "not valid YAML"),
     ],
 )

@@ -5,14 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import camvid
 
 from depict.data import create_dataset
 from depict.data.loading import Schedule, training_batches
 from depict.data.transforms import Augmentation, sample_generator
 from depict.errors import UserError
+from support.layouts import camvid
 
-AUGMENTATION = Augmentation(side=12, ratio=2, crop=(8, 10), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+AUGMENTATION = Augmentation(short_edge=12, max_aspect=2, crop=(8, 10), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 schedules = {"images": st.integers(1, 30), "batch": st.integers(1, 9), "epochs": st.integers(1, 3)}
 
 

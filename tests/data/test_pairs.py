@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from layouts import camvid, cityscapes, folder, picture, save, stripes
 from PIL import Image
 
 from depict.data import create_dataset
 from depict.data.check import quick_check
 from depict.errors import UserError
+from support.layouts import camvid, cityscapes, folder, picture, save, stripes
 
 
 def spoiled(root, **options):
@@ -68,10 +68,10 @@ def test_a_16_bit_mask_is_refused(tmp_path, quick):
 
 
 @BOTH
-def test_a_colour_mask_is_refused_where_indices_were_expected(tmp_path, quick):
+def test_a_color_mask_is_refused_where_indices_were_expected(tmp_path, quick):
     _, mask = spoiled(tmp_path)
     save(mask, picture())
-    assert complaint(tmp_path, quick).startswith(f"the mask '{mask}' is a colour (RGB) picture where class indices")
+    assert complaint(tmp_path, quick).startswith(f"the mask '{mask}' is a color (RGB) picture where class indices")
 
 
 @BOTH
@@ -259,7 +259,7 @@ def test_a_photograph_is_turned_as_its_tag_says(tmp_path):
     assert read[:, 8:].float().mean() > 200 > 55 > read[:, :8].float().mean()
 
 
-def test_grey_palette_and_transparent_images_become_rgb(tmp_path):
+def test_gray_palette_and_transparent_images_become_rgb(tmp_path):
     image, _ = spoiled(tmp_path)
     original = Image.fromarray(picture())
     for mode in ("L", "P", "RGBA", "1", "CMYK"):
@@ -273,7 +273,7 @@ def test_grey_palette_and_transparent_images_become_rgb(tmp_path):
 
 def test_a_picture_too_large_to_decode_is_refused_by_its_header(tmp_path, monkeypatch):
     image, _ = spoiled(tmp_path)
-    monkeypatch.setattr("depict.images.MAX_PIXELS", 100)
+    monkeypatch.setattr("depict.io.images.MAX_PIXELS", 100)
     assert complaint(tmp_path).startswith(f"'{image}': 16 x 12 pixels are more than the 100 that are read")
 
 

@@ -1,8 +1,8 @@
 import pytest
-from layouts import pascal_context
 
 from depict.data import create_dataset
 from depict.errors import UserError
+from support.layouts import pascal_context
 
 
 def test_sixty_classes_count_the_background(tmp_path):

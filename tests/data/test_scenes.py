@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depict.data import create_dataset
-from depict.data.scenes import Scenes, render
+from depict.data.scenes.dataset import Scenes, render
 
 COUNT = len(Scenes.classes)
 
@@ -62,7 +62,7 @@ def test_a_scene_depends_on_seed_and_index_alone():
 def test_a_scene_is_the_same_in_another_process():
     image, labels = render(0, 7, 64)
     program = (
-        "import sys; from depict.data.scenes import render; "
+        "import sys; from depict.data.scenes.dataset import render; "
         "sys.stdout.buffer.write(b''.join(array.tobytes() for array in render(0, 7, 64)))"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
@@ -95,15 +95,15 @@ def test_every_class_has_its_share(train):
 
 
 def test_labels_are_crisp_regions_and_not_speckle(train):
-    """A pixel whose label differs from those of all four neighbours is noise; there is next to none."""
+    """A pixel whose label differs from those of all four neighbors is noise; there is next to none."""
     inner = train[1][:, 1:-1, 1:-1]
     around = [train[1][:, 1 + dy : 127 + dy, 1 + dx : 127 + dx] for dy, dx in ((0, 1), (1, 0), (0, -1), (-1, 0))]
     alone = np.logical_and.reduce([inner != other for other in around])
     assert alone.mean() < 1e-3
 
 
-def test_colour_alone_does_not_solve_it(train, val):
-    """A Bayes classifier on 16x16x16 colours, with and without the classes' frequencies."""
+def test_color_alone_does_not_solve_it(train, val):
+    """A Bayes classifier on 16x16x16 colors, with and without the classes' frequencies."""
 
     def code(images: np.ndarray) -> np.ndarray:
         return ((images.astype(int) >> 4) * (256, 16, 1)).sum(-1)

@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import functional as T
 from depict.data.transforms import (
     Augmentation,
     choose_crop,
-    distort_colours,
+    distort_colors,
     is_varied,
     resize_image,
     resize_labels,
@@ -93,14 +93,14 @@ def test_an_axis_shorter_than_the_crop_stays_whole():
     assert choose_crop(labels, (10, 10), sample_generator(0, 0, 0)) == (0, 0)
 
 
-colours = st.tuples(*[st.integers(0, 255)] * 3)
+colors = st.tuples(*[st.integers(0, 255)] * 3)
 
 
-@given(colours, st.integers(-18, 17))
-def test_the_hue_turns_by_two_degrees_per_step(colour, shift):
-    hue, saturation, value = colorsys.rgb_to_hsv(*(part / 255 for part in colour))
+@given(colors, st.integers(-18, 17))
+def test_the_hue_turns_by_two_degrees_per_step(color, shift):
+    hue, saturation, value = colorsys.rgb_to_hsv(*(part / 255 for part in color))
     expected = [255 * part for part in colorsys.hsv_to_rgb((hue + shift / 180) % 1, saturation, value)]
-    channels = torch.tensor(colour, dtype=torch.float32)[:, None, None]
+    channels = torch.tensor(color, dtype=torch.float32)[:, None, None]
     shift_hue(channels, shift)
     assert np.abs(channels.flatten().numpy() - expected).max() <= 0.501
 
@@ -113,25 +113,25 @@ def test_the_hue_is_that_of_torchvision():
         assert (channels - T.adjust_hue(image, shift / 180)).abs().max() <= 1
 
 
-@given(colours, st.floats(0.5, 1.5))
-def test_the_saturation_is_scaled_up_to_full_and_nothing_else(colour, factor):
-    hue, saturation, value = colorsys.rgb_to_hsv(*(part / 255 for part in colour))
+@given(colors, st.floats(0.5, 1.5))
+def test_the_saturation_is_scaled_up_to_full_and_nothing_else(color, factor):
+    hue, saturation, value = colorsys.rgb_to_hsv(*(part / 255 for part in color))
     expected = [255 * part for part in colorsys.hsv_to_rgb(hue, min(1.0, saturation * factor), value)]
-    channels = torch.tensor(colour, dtype=torch.float32)[:, None, None]
+    channels = torch.tensor(color, dtype=torch.float32)[:, None, None]
     scale_saturation(channels, factor)
     assert np.abs(channels.flatten().numpy() - expected).max() <= 0.501
 
 
-def test_colours_are_distorted_in_one_case_of_sixteen_not_at_all():
+def test_colors_are_distorted_in_one_case_of_sixteen_not_at_all():
     image = noise(4, 4)
-    untouched = sum(torch.equal(distort_colours(image, sample_generator(1, 0, i)), image) for i in range(400))
+    untouched = sum(torch.equal(distort_colors(image, sample_generator(1, 0, i)), image) for i in range(400))
     assert 14 <= untouched <= 40  # 25 expected, and a hue shift of 0 now and then
 
 
 def test_brightness_stays_within_thirty_two():
-    grey = torch.full((3, 4, 4), 128, dtype=torch.uint8)
-    values = [int(distort_colours(grey, sample_generator(2, 0, i))[0, 0, 0]) for i in range(500)]
-    # Grey has no hue or saturation: (128 +- 32) times 0.5 to 1.5.
+    gray = torch.full((3, 4, 4), 128, dtype=torch.uint8)
+    values = [int(distort_colors(gray, sample_generator(2, 0, i))[0, 0, 0]) for i in range(500)]
+    # Gray has no hue or saturation: (128 +- 32) times 0.5 to 1.5.
     assert min(values) >= 48 and max(values) <= 240
     assert min(values) < 56 and max(values) > 215
 
@@ -141,15 +141,15 @@ def test_the_hue_turns_by_at_most_thirty_six_degrees():
     red = torch.tensor([120, 0, 0], dtype=torch.uint8)[:, None, None]
     hues = []
     for index in range(800):
-        colour = distort_colours(red, sample_generator(0, 0, index)).flatten().tolist()
-        hue = 360 * colorsys.rgb_to_hsv(*(part / 255 for part in colour))[0]
+        color = distort_colors(red, sample_generator(0, 0, index)).flatten().tolist()
+        hue = 360 * colorsys.rgb_to_hsv(*(part / 255 for part in color))[0]
         hues.append(hue - 360 if hue > 180 else hue)
     assert -38 < min(hues) < -33
     assert 31 < max(hues) < 36
 
 
 def test_the_size_factor_is_uniform_between_a_half_and_two():
-    augmentation = Augmentation(side=40, ratio=4, crop=(200, 200), mean=HALF, std=HALF)
+    augmentation = Augmentation(short_edge=40, max_aspect=4, crop=(200, 200), mean=HALF, std=HALF)
     factors = [
         augmentation.vary(noise(), blocks(), sample_generator(0, 0, index))[1].shape[0] / 40 for index in range(200)
     ]
@@ -159,11 +159,11 @@ def test_the_size_factor_is_uniform_between_a_half_and_two():
 
 
 def augmented(crop=(32, 32), index=0, epoch=0, seed=0):
-    augmentation = Augmentation(side=40, ratio=4, crop=crop, mean=HALF, std=HALF)
+    augmentation = Augmentation(short_edge=40, max_aspect=4, crop=crop, mean=HALF, std=HALF)
     return augmentation(noise(), blocks(), sample_generator(seed, epoch, index))
 
 
-def test_an_example_has_the_size_of_the_crop_and_normalised_values():
+def test_an_example_has_the_size_of_the_crop_and_normalized_values():
     for index in range(20):
         image, labels = augmented(crop=(32, 48), index=index)
         assert (image.dtype, image.shape) == (torch.float32, (3, 32, 48))
@@ -172,7 +172,7 @@ def test_an_example_has_the_size_of_the_crop_and_normalised_values():
         assert set(labels.unique().tolist()) <= {0, 1, 2, 3, 255}
 
 
-def test_padding_is_zero_after_normalisation_and_ignored():
+def test_padding_is_zero_after_normalization_and_ignored():
     image, labels = augmented(crop=(100, 120))
     assert torch.equal(image[:, 81:], torch.zeros_like(image[:, 81:]))
     assert (labels[81:] == 255).all() and (labels[:, 113:] == 255).all()
@@ -180,17 +180,17 @@ def test_padding_is_zero_after_normalisation_and_ignored():
 
 
 def test_labels_stay_on_their_pixels():
-    # Labels are a function of colour, so that any misplacement shows.
+    # Labels are a function of color, so that any misplacement shows.
     labels = blocks()
     labels[:4, :4] = 0
     image = (labels * 60 + 20).expand(3, -1, -1).contiguous()
-    augmentation = Augmentation(side=40, ratio=4, crop=(32, 32), mean=HALF, std=HALF)
+    augmentation = Augmentation(short_edge=40, max_aspect=4, crop=(32, 32), mean=HALF, std=HALF)
     for index in range(40):
         varied, varied_labels = augmentation.vary(image, labels, sample_generator(0, 0, index))
         for label in varied_labels.unique().tolist():
             inside = varied[0][varied_labels == label].float()
             others = varied[0][varied_labels != label].float()
-            # Bilinear borders mix colours; the median does not see them.
+            # Bilinear borders mix colors; the median does not see them.
             if len(others):
                 assert (others.median() - inside.median()).abs() > 4
 
@@ -210,7 +210,7 @@ def test_a_sample_depends_on_seed_epoch_and_index_and_on_nothing_else():
 def test_half_of_the_samples_are_flipped_unless_left_and_right_differ(mirror, least, most):
     ramp = torch.arange(64, dtype=torch.uint8).expand(3, 48, 64).contiguous()
     labels = (torch.arange(64) // 8).to(torch.uint8).expand(48, 64).contiguous()
-    augmentation = Augmentation(side=48, ratio=2, crop=(16, 16), mean=HALF, std=HALF, mirror=mirror)
+    augmentation = Augmentation(short_edge=48, max_aspect=2, crop=(16, 16), mean=HALF, std=HALF, flip=mirror)
     flipped = 0
     for index in range(400):
         _, varied = augmentation.vary(ramp, labels, sample_generator(0, 0, index))

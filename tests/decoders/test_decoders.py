@@ -100,12 +100,12 @@ def test_depict_ca_leaves_classes_alone_in_mssa_and_patches_alone_in_msca():
     assert trace.steps[3].attention.shape == (2, 3, 5, 12)
 
 
-def test_masks_are_normalised_over_the_classes():
+def test_masks_are_normalized_over_the_classes():
     masks = made("depict_sa", {})(torch.randn(2, 12, 64), (3, 4))
     assert torch.allclose(masks.mean(1), torch.zeros(2, 3, 4), atol=1e-5)
 
 
-def test_ista_takes_one_proximal_step_from_the_normalised_tokens():
+def test_ista_takes_one_proximal_step_from_the_normalized_tokens():
     from depict.decoders.blocks import ISTABlock
 
     block, X = ISTABlock(6), torch.randn(1, 3, 6)

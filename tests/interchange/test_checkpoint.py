@@ -8,7 +8,8 @@ import torch
 import depict
 from depict.errors import UserError
 from depict.interchange.checkpoint import import_checkpoint
-from official_model import CLASSES, DIM, Official, official_state, variant, write_checkpoint
+from depict.runs import save
+from support.official_model import CLASSES, DIM, Official, official_state, variant, write_checkpoint
 
 KINDS = ("depict_sa", "depict_ca", "segmenter", "linear")
 HEADS = {"depict_sa": 3, "depict_ca": 3, "segmenter": 1, "linear": 1}
@@ -43,7 +44,7 @@ def test_every_tensor_is_used_or_known_as_not_needed(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_saved_from_it_gives_the_same_logits(tmp_path, kind):
     model = imported(tmp_path, official_state(kind), YAML[kind]).model
-    model.save(tmp_path / "run")
+    save(model, tmp_path / "run")
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         assert torch.equal(depict.load(tmp_path / "run")(images), model(images))
@@ -132,7 +133,11 @@ def test_classes_are_those_of_the_data_set_that_the_yaml_names(tmp_path):
     yaml = variant(classes=19, extra="dataset_kwargs: {dataset: cityscapes, image_size: 1024}")
     model = imported(tmp_path, state, yaml).model
     assert model.classes[:2] == ("road", "sidewalk")
-    assert (model.config.data.name, model.config.data.side, model.config.data.ratio) == ("cityscapes", 1024, 2.0)
+    assert (model.config.data.name, model.config.data.short_edge, model.config.data.max_aspect) == (
+        "cityscapes",
+        1024,
+        2.0,
+    )
     other = imported(tmp_path / "other", state, variant(classes=19, extra="dataset_kwargs: {dataset: ade20k}")).model
     assert other.classes[0] == "class 0"
     with pytest.raises(UserError, match="19 classes, 'ade20k' has 150"):
@@ -203,7 +208,7 @@ def test_a_checkpoint_that_runs_code_is_refused(tmp_path, format):
     if format == "torch":
         torch.save(content, path)
     else:
-        path.write_bytes(pickle.dumps(content, protocol=2))
+        path.write_bytes(pickle.dumps(content, sliding=2))
     with pytest.raises(UserError, match="checkpoint.pth' is refused: it holds objects other than tensors") as caught:
         import_checkpoint(path, heads=3)
     assert "weights_only" not in str(caught.value)

@@ -12,7 +12,8 @@ import pytest
 import timm
 from safetensors.torch import save_file
 
-from tiny_model import tiny_model
+from depict.runs import save
+from support.tiny_model import tiny_model
 
 VIT = "vit_tiny_patch16_224"
 SCRIPT = f"""
@@ -61,7 +62,7 @@ def keep(home, repository):
 def test_a_hub_that_cannot_be_reached_is_told_at_once_unless_the_files_are_kept(tmp_path, address):
     weights = keep(tmp_path, timm.get_pretrained_cfg_value(VIT, "hf_hub_id")) / "model.safetensors"
     save_file(timm.create_model(VIT).state_dict(), weights)
-    tiny_model("linear").save(keep(tmp_path, "anna/kept"))
+    save(tiny_model("linear"), keep(tmp_path, "anna/kept"))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
     environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_ETAG_TIMEOUT": "1"}
     answer = subprocess.run(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from depict.data.scenes import render
+from depict.data.scenes.dataset import render
 from depict.errors import UserError
+from depict.inference.onnx_predictor import OnnxPredictor
 from depict.interchange import onnx as exporting
-from depict.interchange.onnx_predictor import OnnxPredictor
-from depict.predictors import create_predictor
-from tiny_model import tiny_model
+from depict.runs import save
+from depict.segment.predictor import open_predictor
+from support.tiny_model import tiny_model
 
 onnx = pytest.importorskip("onnx", reason="the extra 'onnx' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
@@ -76,9 +77,9 @@ def test_any_size_works_with_every_decoder_and_family(tmp_path, decoder, encoder
     assert len({shape[2:] for shape in differences}) >= 4
     assert 0 <= max(differences.values()) < 1e-3
     image = picture(70, 45)
-    found = OnnxPredictor(tmp_path / "model.onnx", whole=True).labels(image)
-    model.save(tmp_path / "run")
-    expected = create_predictor(tmp_path / "run", whole=True, device="cpu").labels(image)
+    found = OnnxPredictor(tmp_path / "model.onnx", full_image=True).labels(image)
+    save(model, tmp_path / "run")
+    expected = open_predictor(tmp_path / "run", full_image=True, device="cpu").labels(image)
     assert (found == expected).mean() > 0.99
     assert len(np.unique(expected)) > 1
 
@@ -102,7 +103,7 @@ def test_the_metadata_say_what_the_model_is(exported):
     model, path, _ = exported
     predictor = OnnxPredictor(path)
     assert (predictor.classes, predictor.palette) == (model.classes, model.palette)
-    assert predictor.protocol == model.protocol()
+    assert predictor.sliding == model.sliding_window()
     settings = predictor.settings
     assert (settings.mean, settings.std, settings.patch_size) == (model.mean, model.std, model.patch_size)
     stored = {one.key: one.value for one in onnx.load(path).metadata_props}
@@ -119,10 +120,10 @@ def test_only_a_file_of_any_size_sees_pictures_whole(exported):
     image = picture(70, 45)
     if not VARIANTS[model.config.decoder.name]["dynamic"]:
         with pytest.raises(UserError, match="windows of 32 x 32.*--dynamic"):
-            OnnxPredictor(path, whole=True)
+            OnnxPredictor(path, full_image=True)
         return
     # 70 x 45 is resized to 62 x 40: no multiple of the patch
-    assert OnnxPredictor(path, whole=True).labels(image).shape == (70, 45)
+    assert OnnxPredictor(path, full_image=True).labels(image).shape == (70, 45)
 
 
 def test_a_file_that_differs_is_not_written(tmp_path, fixed, monkeypatch):
@@ -141,7 +142,7 @@ def test_a_file_that_differs_is_not_written(tmp_path, fixed, monkeypatch):
 
 def test_in_8_bits_it_is_smaller_and_still_itself(tmp_path, exported):
     model, path, _ = exported
-    exporting.quantise(path, tmp_path / "int8.onnx")
+    exporting.quantize(path, tmp_path / "int8.onnx")
     assert (tmp_path / "int8.onnx").stat().st_size < 0.9 * path.stat().st_size
     plain, small = OnnxPredictor(path), OnnxPredictor(tmp_path / "int8.onnx")
     assert small.classes == model.classes
@@ -165,7 +166,7 @@ def test_files_of_others_are_told_in_one_line(tmp_path, fixed):
         with_metadata(fixed, tmp_path / "text_window.onnx", window='"big"'): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "huge_window.onnx", window="[1000000, 32]"): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "nan.onnx", std="[NaN, 1, 1]"): "metadata .* are damaged",
-        with_metadata(fixed, tmp_path / "colours.onnx", palette="[[1, 2, 3]]"): "metadata .* are damaged",
+        with_metadata(fixed, tmp_path / "colors.onnx", palette="[[1, 2, 3]]"): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "deep.onnx", classes="[" * 100_000): "metadata .* are damaged",
     }
     for path, message in cases.items():

@@ -218,10 +218,10 @@ def draw_gram(groups: list[Tensor], names: list[str]) -> Figure:
     for edge in edges[1:-1]:
         axes.axhline(edge, color="#444444", lw=0.4)
         axes.axvline(edge, color="#444444", lw=0.4)
-    centres = (edges[1:] + edges[:-1]) / 2
+    centers = (edges[1:] + edges[:-1]) / 2
     size = 8 if len(labels) <= 15 else 6
-    axes.set_xticks(centres, labels, rotation=90, fontsize=size)
-    axes.set_yticks(centres, labels, fontsize=size)
+    axes.set_xticks(centers, labels, rotation=90, fontsize=size)
+    axes.set_yticks(centers, labels, fontsize=size)
     axes.tick_params(length=0)
     figure.colorbar(image, label="inner product of unit vectors", shrink=0.8)
     return figure

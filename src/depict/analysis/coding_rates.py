@@ -83,8 +83,8 @@ class CodingRates(Question):
         "subspace, R(P Pᵀ Z) / R(Z) its share of the whole (paper, figure “coding-rate”). A positive step size "
         "should raise the rate in the layer's own subspace, a negative one lower it: for orthonormal P and tokens "
         "without a norm that was true every time. A trained layer computes Z + step · MSSA(LayerNorm(Z)): its P is "
-        "not orthonormal, its update is computed on normalised tokens but added to those before the norm, and it "
-        "may be long. So several readings are counted: on the normalised tokens that the operator acts on (patches "
+        "not orthonormal, its update is computed on normalized tokens but added to those before the norm, and it "
+        "may be long. So several readings are counted: on the normalized tokens that the operator acts on (patches "
         "and classes in DEPICT-SA), a hundredth of the update, and the whole update; the patches under the layer's "
         "own norm, before and after the step; the patches as they are; and the share of the subspace in the whole "
         f"rate, for both. Rates are in nats at distortion ε = {EPSILON}; the paper does not state its own. MSCA "
@@ -249,12 +249,12 @@ CAPTION = (
 
 
 def draw_depth(rates: dict[str, Tensor], sizes: list[float], places: list[int]) -> Figure:
-    """The paper's figure, for normalised patches and for patches as they are: (images, layers, heads, depths) each."""
+    """The paper's figure, for normalized patches and for patches as they are: (images, layers, heads, depths) each."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6.2), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
-    for line, (key, name) in enumerate((("normed", "normalised patches"), ("stream", "patches as they are"))):
+    for line, (key, name) in enumerate((("normed", "normalized patches"), ("stream", "patches as they are"))):
         _curves(axes[line, 0], rates[key][:, :, 0], sizes, places)
         _curves(axes[line, 1], rates[f"{key}_share"][:, :, 0], sizes, places)
         axes[line, 0].set_title(name, loc="left")
@@ -271,16 +271,16 @@ def draw_depth(rates: dict[str, Tensor], sizes: list[float], places: list[int]) 
 
 def _curves(axes: Axes, values: Tensor, sizes: list[float], places: list[int]) -> None:
     """One line for each layer's subspace, values (images, layers, depths)."""
-    from depict.studies.results import COLOURS
+    from depict.studies.results import COLORS
 
     mean, spread = values.mean(0).numpy(), _spread(values).numpy()
     for layer, (size, place) in enumerate(zip(sizes, places, strict=True)):
-        colour = COLOURS[layer % len(COLOURS)]
+        color = COLORS[layer % len(COLORS)]
         x = list(range(values.shape[-1]))
         mark, sign = ("^", "▲") if size > 0 else ("v", "▼")
         label = f"P of layer {layer + 1}, step {size:+.2f} {sign}"
-        axes.plot(x, mean[layer], color=colour, lw=1.2, marker=mark, ms=5, label=label)
-        axes.plot(x[place : place + 2], mean[layer, place : place + 2], color=colour, lw=4, alpha=0.7)
-        axes.fill_between(x, mean[layer] - spread[layer], mean[layer] + spread[layer], color=colour, alpha=0.15, lw=0)
+        axes.plot(x, mean[layer], color=color, lw=1.2, marker=mark, ms=5, label=label)
+        axes.plot(x[place : place + 2], mean[layer, place : place + 2], color=color, lw=4, alpha=0.7)
+        axes.fill_between(x, mean[layer] - spread[layer], mean[layer] + spread[layer], color=color, alpha=0.15, lw=0)
     axes.grid(color="#dddddd")
     axes.set_axisbelow(True)

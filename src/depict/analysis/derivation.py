@@ -1,6 +1,6 @@
 """Does the learned operator do what the derivation says? Its update against the exact gradient of the coding rate.
 
-The objective of an MSSA step is sum_h R(P'_h^T Y) (paper eq. 10-11); Y are the normalised tokens that it acts on.
+The objective of an MSSA step is sum_h R(P'_h^T Y) (paper eq. 10-11); Y are the normalized tokens that it acts on.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Derivation(Question):
         "on real embeddings: the cosine between the learned update of the patches and the exact gradient; how far "
         "the update moves the objective, against exact gradient steps of the same length and of the best length up "
         "to that; how much of the embeddings' energy lies in the span of P; and how the rank of the patches falls "
-        "with depth. The layer acts on normalised tokens, LayerNorm(Z) (patches and classes in DEPICT-SA), so "
+        "with depth. The layer acts on normalized tokens, LayerNorm(Z) (patches and classes in DEPICT-SA), so "
         "objective and gradient are taken there; “through the norm” is the gradient with respect to Z itself. Rates "
         f"are in nats at distortion ε = {EPSILON} unless another is given: the paper does not state its own, and the "
         "gradient's direction depends on it. For large ε it becomes that of the variance along the bases, from "
@@ -290,7 +290,7 @@ def _energy(rows: list[dict[str, Any]], D: int) -> str:
         else f"All heads of a layer together hold {100 * together:.0f} %."
     )
     return (
-        f"Energy. The span of one head holds {100 * energy:.0f} % of the energy of the normalised patches; a random "
+        f"Energy. The span of one head holds {100 * energy:.0f} % of the energy of the normalized patches; a random "
         f"subspace of its size would hold {100 * chance:.0f} %. {end}"
     )
 
@@ -315,7 +315,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
     """Cosines, changes and ranks, layer by layer; by_epsilon (layers, EPSILONS), ranks (images, depths)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLOURS, MARKERS
+    from depict.studies.results import COLORS, MARKERS
 
     figure = Figure(figsize=(7, 7), layout="constrained")
     (cosines, sweep), (changes, decay) = figure.subplots(2, 2)
@@ -334,11 +334,11 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
             fmt=MARKERS[index],
             ms=5,
             capsize=2,
-            color=COLOURS[index],
+            color=COLORS[index],
             label=name,
         )
     for index, (row, line) in enumerate(zip(rows, by_epsilon.numpy(), strict=True)):
-        look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4}
+        look = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4}
         sweep.plot(EPSILONS, line, **look, label=f"layer {row['layer']}, step {row['step_size']:+.2f}")
     sweep.set(xscale="log", xlabel="distortion ε")
     sweep.axvline(EPSILON, color="#666666", lw=1, ls=":")
@@ -350,7 +350,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
             0.26,
             yerr=[row[f"{key}_change_nats_spread"] for row in rows],
             capsize=2,
-            color=COLOURS[index],
+            color=COLORS[index],
             hatch=("", "//", "..")[index],
             edgecolor="white",
             label=name,
@@ -358,7 +358,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
     changes.set_ylabel("change of the objective (nats)")
     depths = list(range(ranks.shape[1]))
     spread = ranks.std(0, correction=0).numpy()
-    decay.errorbar(depths, ranks.mean(0).numpy(), yerr=spread, marker="o", capsize=2, color=COLOURS[0])
+    decay.errorbar(depths, ranks.mean(0).numpy(), yerr=spread, marker="o", capsize=2, color=COLORS[0])
     decay.set(ylim=(0, None), ylabel="effective rank of the patches", xlabel="depth (MSSA steps taken)")
     decay.set_xticks(depths)
     for axes in (cosines, sweep):

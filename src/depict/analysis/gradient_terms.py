@@ -57,7 +57,7 @@ class GradientTerms(Question):
         "(“Understanding self-attention applied to the concatenation”) splits its step into four terms: Z Zᵀ Z and "
         "Q Qᵀ Z move the patches, Z Zᵀ Q and Q Qᵀ Q the classes. Z Zᵀ Q is cross-attention, which is why DEPICT-SA "
         "needs no MSCA; the objective behind Q Qᵀ Z is unknown to the authors. How large are they? Measured are the "
-        "Frobenius norms in the subspace of every head, of the normalised tokens that the operator sees, per token "
+        "Frobenius norms in the subspace of every head, of the normalized tokens that the operator sees, per token "
         "(divided by √N for patches, √C for classes), as in the appendix and with the released softmax."
     )
 
@@ -172,15 +172,15 @@ def draw(plain: Tensor, soft: Tensor) -> Figure:
     """Bars for the four terms in every layer, (images, layers, heads, 4)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLOURS
+    from depict.studies.results import COLORS
 
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     places = figure.subplots(1, 2)
-    marks = (("o", COLOURS[0]), ("o", COLOURS[4]), ("s", COLOURS[2]), ("s", COLOURS[3]))
+    marks = (("o", COLORS[0]), ("o", COLORS[4]), ("s", COLORS[2]), ("s", COLORS[3]))
     for place, terms, title in zip(places, (plain, soft), ("without softmax", "with softmax"), strict=True):
         means = terms.mean(2)
         mean, spread = means.mean(0).numpy(), means.std(0, correction=0).numpy()
-        for index, (name, (marker, colour)) in enumerate(zip(TERMS, marks, strict=True)):
+        for index, (name, (marker, color)) in enumerate(zip(TERMS, marks, strict=True)):
             place.errorbar(
                 [layer + 1 + 0.14 * (index - 1.5) for layer in range(len(mean))],
                 mean[:, index],
@@ -188,8 +188,8 @@ def draw(plain: Tensor, soft: Tensor) -> Figure:
                 fmt=marker,
                 capsize=3,
                 ms=7,
-                color=colour,
-                mfc="white" if index % 2 else colour,
+                color=color,
+                mfc="white" if index % 2 else color,
                 label=name,
             )
         place.set_yscale("log")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from depict.model import SegmentationModel
 
-FORMS = {"raw": "as they leave the last step", "masks": "normalised to unit length, as the masks use them"}
+FORMS = {"raw": "as they leave the last step", "masks": "normalized to unit length, as the masks use them"}
 """Embeddings at the end of the decoder, in the words of the report."""
 LINES = (("R(Z)", "o", 0), ("R(Q)", "s", 1), ("R(Q̄)", "D", 2))
-"""Name, marker and colour of the three rates."""
+"""Name, marker and color of the three rates."""
 
 
 def repeated_rate(Q: Tensor, counts: Tensor, epsilon: float = EPSILON) -> Tensor:
@@ -41,12 +41,12 @@ class LowRank(Question):
     stem = "low_rank"
     title = "Is R(Z) at least R(Q̄): are class embeddings a low-rank picture of the patches?"
     about = (
-        "The class embeddings are meant to be a low-rank approximation of the patches: |R(Z) − R(Q̄)| is minimised "
+        "The class embeddings are meant to be a low-rank approximation of the patches: |R(Z) − R(Q̄)| is minimized "
         "(paper, eq. 14), where Q̄ repeats every class embedding once for each patch that its mask wins, and R(Z) ≥ "
         "R(Q̄) is taken for granted. The paper's figure “RQRZ” shows R(Q) in place of R(Q̄), as an upper bound. All "
-        "three are measured on every image, with embeddings as they leave the last step, and normalised to unit "
+        "three are measured on every image, with embeddings as they leave the last step, and normalized to unit "
         f"length as the masks use them. Rates are in nats at distortion ε = {EPSILON}; the paper states neither its "
-        "own nor whether its Q is normalised."
+        "own nor whether its Q is normalized."
     )
 
     def __init__(self, model: SegmentationModel):
@@ -91,7 +91,7 @@ class LowRank(Question):
                 "images": "Every image is a point: R(Z) against R(Q̄) (filled) and R(Q) (open). Below the line, "
                 "R(Z) is the larger one, as the paper expects.",
                 "depth": "The three rates at every depth, mean and standard deviation over the images: embeddings "
-                "as they are (left) and every one scaled to unit length (right). DEPICT-CA normalises its patches "
+                "as they are (left) and every one scaled to unit length (right). DEPICT-CA normalizes its patches "
                 "once, between MSSA and MSCA.",
             },
         )
@@ -162,13 +162,13 @@ def draw_images(final: dict[str, Tensor]) -> Figure:
     """R(Q_bar) and R(Q) over R(Z), a point for every image (images, 3)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLOURS
+    from depict.studies.results import COLORS
 
     figure = Figure(figsize=(7, 3.7), layout="constrained")
     for place, (form, rates) in zip(figure.subplots(1, 2), final.items(), strict=True):
         of_Z, of_Q, of_Q_bar = rates.numpy().T
-        place.plot(of_Z, of_Q_bar, "o", color=COLOURS[2], ms=4, label="R(Q̄)")
-        place.plot(of_Z, of_Q, "s", mec=COLOURS[1], mfc="none", ms=4, label="R(Q)")
+        place.plot(of_Z, of_Q_bar, "o", color=COLORS[2], ms=4, label="R(Q̄)")
+        place.plot(of_Z, of_Q, "s", mec=COLORS[1], mfc="none", ms=4, label="R(Q)")
         low, high = rates.min().item(), rates.max().item()
         margin = 0.05 * (high - low) + 1e-6
         ends = [low - margin, high + margin]
@@ -188,16 +188,16 @@ def draw_depth(depths: dict[str, Tensor]) -> Figure:
     """The three rates over depth, (images, depths, 3)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLOURS
+    from depict.studies.results import COLORS
 
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     for place, (form, rates) in zip(figure.subplots(1, 2), depths.items(), strict=True):
         mean, spread = rates.mean(0).numpy(), rates.std(0, correction=0).numpy()
         x = list(range(len(mean)))
-        for index, (name, marker, colour) in enumerate(LINES):
+        for index, (name, marker, color) in enumerate(LINES):
             y, error = mean[:, index], spread[:, index]
-            place.plot(x, y, marker=marker, ms=4, color=COLOURS[colour], label=name)
-            place.fill_between(x, y - error, y + error, color=COLOURS[colour], alpha=0.2, lw=0)
+            place.plot(x, y, marker=marker, ms=4, color=COLORS[color], label=name)
+            place.fill_between(x, y - error, y + error, color=COLORS[color], alpha=0.2, lw=0)
         place.set_xticks(x)
         place.set_xlabel("depth (steps taken)")
         place.set_title({"raw": "as they are", "unit": "at unit length"}[form], fontsize=10)

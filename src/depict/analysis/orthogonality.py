@@ -152,7 +152,7 @@ class Orthogonality(Question):
         answer.figures["bases"] = draw_bases(self.layers)
         answer.captions["bases"] = (
             "P Pᵀ of every layer, rows as trained; lines part the heads. Orthonormal bases give an identity: full "
-            "colour on the diagonal, nothing beside it. Full colour is the mean squared norm of a basis."
+            "color on the diagonal, nothing beside it. Full color is the mean squared norm of a basis."
         )
         if angles:  # a single head has nothing to be compared with
             answer.figures["angles"] = draw_angles(angles)
@@ -328,8 +328,8 @@ def draw_angles(angles: list[dict[str, Any]]) -> Figure:
     if len(names) <= 12:
         for i in range(len(names)):
             for j in range(len(names)):
-                colour = "white" if matrix[i, j] < 50 else "black"
-                place.text(j, i, f"{matrix[i, j]:.0f}", ha="center", va="center", color=colour, fontsize=8)
+                color = "white" if matrix[i, j] < 50 else "black"
+                place.text(j, i, f"{matrix[i, j]:.0f}", ha="center", va="center", color=color, fontsize=8)
     place.set_xlabel("layer.head")
     place.set_ylabel("layer.head")
     figure.colorbar(picture, label="mean principal angle (degrees)")

@@ -65,7 +65,7 @@ class Contingency:
 
 
 def compare(truth: Labels, found: Labels) -> Scores:
-    """All scores of one partition (h, w); the truth must have a labelled patch."""
+    """All scores of one partition (h, w); the truth must have a labeled patch."""
     table = Contingency.of(truth, found)
     valid = truth != IGNORE
     index = segments(found, valid) / segments(truth, valid)

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from depict.analysis.question import Answer, Question, Sample
+from depict.config.paper import PERTURBATION
 from depict.decoders.base import Decoder, Grid
 from depict.decoders.blocks import MHSABlock
 from depict.evaluation import Counts, class_iou, confusion_matrix
-from depict.inference import Protocol, predict
+from depict.inference.sliding import SlidingWindow
+from depict.inference.torch_backend import predict
 from depict.operators import SubspaceAttention
-from depict.paper import PERTURBATION
-from depict.studies.results import COLOURS, MARKERS
+from depict.studies.results import COLORS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +136,7 @@ def orthonormal(P: Tensor) -> Tensor:
 
 
 def predict_with(
-    decoder: Decoder, tokens: Tokens, image: Tensor, model: SegmentationModel, protocol: Protocol
+    decoder: Decoder, tokens: Tokens, image: Tensor, model: SegmentationModel, sliding: SlidingWindow
 ) -> Tensor:
     """Labels (H, W) of an image uint8 (3, H, W) by another decoder, from the tokens of the encoder that are there.
 
@@ -151,7 +152,7 @@ def predict_with(
     return predict(
         network,
         image,
-        protocol,
+        sliding,
         mean=model.mean,
         std=model.std,
         patch_size=model.patch_size,
@@ -169,11 +170,11 @@ class Tally:
             change: np.zeros((model.num_classes, model.num_classes), np.int64) for change in self.decoders
         }
 
-    def add(self, image: Tensor, truth: Tensor, protocol: Protocol, tokens: Tokens | None = None) -> None:
+    def add(self, image: Tensor, truth: Tensor, sliding: SlidingWindow, tokens: Tokens | None = None) -> None:
         """Let every decoder segment an image uint8 (3, H, W); the encoder runs once, or not if its tokens are given."""
         kept: Tokens = [] if tokens is None else tokens
         for change, decoder in self.decoders.items():
-            labels = predict_with(decoder, kept, image, self.model, protocol)
+            labels = predict_with(decoder, kept, image, self.model, sliding)
             self.confusions[change] += confusion_matrix(truth, labels, self.model.num_classes)
 
     def scores(self) -> dict[Change, float]:
@@ -185,7 +186,7 @@ class Tally:
         return found
 
 
-def summarise(scores: dict[Change, float], sigmas: Sequence[float] = SIGMAS) -> list[Row]:
+def summarize(scores: dict[Change, float], sigmas: Sequence[float] = SIGMAS) -> list[Row]:
     """The lines of the table: each transformation, then each reading of each sigma, over the seeds."""
     own = scores[Change(NONE)]
 
@@ -234,22 +235,22 @@ class Perturbation(Question):
     def __init__(self, model: SegmentationModel):
         super().__init__(model)
         self.tally = Tally(model, plan(model.decoder))
-        self.protocol = dataclasses.replace(model.protocol(), whole=True)
+        self.sliding = dataclasses.replace(model.sliding_window(), full_image=True)
         self.images = 0
 
     def see(self, sample: Sample) -> None:
-        """Let every perturbed decoder segment one labelled image from the tokens of the trace."""
+        """Let every perturbed decoder segment one labeled image from the tokens of the trace."""
         if sample.labels is None or sample.trace.tokens is None:
             return
         image = torch.from_numpy(np.ascontiguousarray(sample.image)).permute(2, 0, 1)
-        self.tally.add(image, sample.labels, self.protocol, [(sample.trace.tokens, sample.trace.grid)])
+        self.tally.add(image, sample.labels, self.sliding, [(sample.trace.tokens, sample.trace.grid)])
         self.images += 1
 
     def answer(self) -> Answer:
         """mIoU before and after, with the spread over the seeds."""
         if not self.images:
             return Answer(text=["The images have no ground truth, without which there is no mIoU."])
-        rows = summarise(self.tally.scores())
+        rows = summarize(self.tally.scores())
         answer = Answer(data={"images": self.images, "rows": rows}, tables={"perturbations": rows})
         told: list[tuple[str, str | None, float | None]] = [(kind, None, None) for kind in TRANSFORMATIONS]
         told += [(NOISE, reading, 1e-2) for reading in READINGS]
@@ -310,7 +311,7 @@ def _told(row: Row) -> str:
 
 
 def draw(results: dict[str, list[Row]]) -> Figure:
-    """The transformations above, the curves over sigma below; a colour for each run."""
+    """The transformations above, the curves over sigma below; a color for each run."""
     from matplotlib.figure import Figure
 
     # Cells of a study have long names: each then has a line of the legend to itself.
@@ -318,7 +319,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
     figure = Figure(figsize=(6.5, 6.2 + 0.2 * (len(results) // columns)), layout="constrained")
     above, below = figure.subplots(2, 1)
     for index, (name, rows) in enumerate(results.items()):
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         aside = 0.5 * (index - (len(results) - 1) / 2) / max(1, len(results))
         found = [(place, row) for place, kind in enumerate(TRANSFORMATIONS) if (row := find(rows, kind))]
         above.errorbar(
@@ -326,7 +327,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
             [100 * row["mean"] for _, row in found],
             yerr=[100 * (row["spread"] or 0) for _, row in found],
             fmt=marker,
-            color=colour,
+            color=color,
             capsize=3,
             label=name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…",
         )
@@ -337,7 +338,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
                 [100 * row["mean"] for row in curve],
                 yerr=[100 * (row["spread"] or 0) for row in curve],
                 fmt=marker + style,
-                color=colour,
+                color=color,
                 capsize=3,
                 ms=4,
                 label=f"sigma is the {reading}" if len(results) == 1 else None,
@@ -361,7 +362,7 @@ def draw(results: dict[str, list[Row]]) -> Figure:
 
 
 def _styles(axes: Axes) -> None:
-    """A legend of the line styles alone, where colours stand for runs."""
+    """A legend of the line styles alone, where colors stand for runs."""
     from matplotlib.lines import Line2D
 
     handles = [

@@ -1,6 +1,6 @@
 """PCA as segmenter: principal directions as centroids, on the encoder's embeddings and after every layer.
 
-Paper section 3.2, figures "Image Segmentation via PCA and DEPICT". The paper does not say whether Z is centred, nor
+Paper section 3.2, figures "Image Segmentation via PCA and DEPICT". The paper does not say whether Z is centered, nor
 how a patch finds its direction. Here both readings of the first stand side by side: eigenvectors of Z Z^T as in its
 appendix, and of the covariance; and a patch belongs to the direction with the largest |u^T z|, since the sign of an
 eigenvector means nothing.
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from depict.analysis.partitions import Contingency, Labels, Scores, compare
 from depict.analysis.question import Answer, Question, Sample
-from depict.data.dataset import IGNORE, Colour
+from depict.data.dataset import IGNORE, Color
 from depict.decoders.base import Trace
-from depict.studies.results import COLOURS, MARKERS
+from depict.studies.results import COLORS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,28 +46,28 @@ THUMBNAIL = 240
 """Longest side of a panel, in pixels."""
 CAPTION, GAP = 20, 8
 """Pixels above and between the panels of a picture."""
-UNKNOWN: Colour = (225, 225, 222)
-"""Colour of what is ignored."""
+UNKNOWN: Color = (225, 225, 222)
+"""Color of what is ignored."""
 MASKS = "model's masks"
 
 
-def principal_directions(Z: Floats, count: int = DIRECTIONS, centred: bool = False) -> tuple[Floats, Floats]:
+def principal_directions(Z: Floats, count: int = DIRECTIONS, centered: bool = False) -> tuple[Floats, Floats]:
     """The leading directions U (count, D) of Z (N, D), and the share of the energy on each (count,), paper eq. (1).
 
     Energy is the sum of squares of Z, or of Z minus its mean; there are never more directions than dimensions.
     """
     values = Z.astype(np.float64)
-    values = values - values.mean(0) if centred else values
+    values = values - values.mean(0) if centered else values
     dim = values.shape[1]
     gram = values.T @ values
     energies, vectors = eigh(gram, subset_by_index=(max(0, dim - count), dim - 1))
     return vectors.T[::-1], energies[::-1].clip(0) / max(float(gram.trace()), np.finfo(np.float64).tiny)
 
 
-def pca_segments(Z: Floats, count: int = DIRECTIONS, centred: bool = False) -> Labels:
+def pca_segments(Z: Floats, count: int = DIRECTIONS, centered: bool = False) -> Labels:
     """The principal direction of each patch, the one with the largest |u^T z|: Z (N, D) -> (N,)."""
-    U, _ = principal_directions(Z, count, centred)
-    values = Z - Z.mean(0) if centred else Z
+    U, _ = principal_directions(Z, count, centered)
+    values = Z - Z.mean(0) if centered else Z
     return np.abs(values @ U.T).argmax(1)
 
 
@@ -86,7 +86,7 @@ def kmeans_segments(Z: Floats, count: int = DIRECTIONS, seed: int = 0) -> Labels
 
 METHODS = {
     "PCA": pca_segments,
-    "PCA, centred": lambda Z: pca_segments(Z, centred=True),
+    "PCA, centered": lambda Z: pca_segments(Z, centered=True),
     "k-means": kmeans_segments,
 }
 
@@ -119,38 +119,38 @@ def on_pixels(labels: NDArray[Any], size: tuple[int, int], cells: tuple[float, f
     return labels[rows][:, columns]
 
 
-def part_colours(truth: Labels, found: Labels, palette: Sequence[Colour]) -> dict[int, Colour]:
-    """A colour for each part of `found` (h, w): that of its matched class in `truth` (h, w).
+def part_colors(truth: Labels, found: Labels, palette: Sequence[Color]) -> dict[int, Color]:
+    """A color for each part of `found` (h, w): that of its matched class in `truth` (h, w).
 
-    Parts beyond the classes get shades of the class that most of their patches have; grey where that is unknown.
+    Parts beyond the classes get shades of the class that most of their patches have; gray where that is unknown.
     """
-    colours: dict[int, Colour] = {int(part): UNKNOWN for part in np.unique(found)}
+    colors: dict[int, Color] = {int(part): UNKNOWN for part in np.unique(found)}
     if (truth == IGNORE).all():
-        return colours
+        return colors
     table = Contingency.of(truth, found)
     pairs, _ = table.match()
-    colours |= {part: palette[name] for part, name in pairs.items()}
+    colors |= {part: palette[name] for part, name in pairs.items()}
     extra: dict[int, int] = {}
     for column, part in enumerate(table.parts.tolist()):
         if part not in pairs:
             name = int(table.classes[table.counts[:, column].argmax()])
             extra[name] = extra.get(name, 0) + 1
-            colours[part] = _shade(palette[name], extra[name])
-    return colours
+            colors[part] = _shade(palette[name], extra[name])
+    return colors
 
 
-def _shade(colour: Colour, number: int) -> Colour:
+def _shade(color: Color, number: int) -> Color:
     """Lighter and darker in turn, further with each pair."""
     target, share = (255 if number % 2 else 0), min(0.8, 0.3 + 0.15 * ((number - 1) // 2))
-    red, green, blue = (round((1 - share) * value + share * target) for value in colour)
+    red, green, blue = (round((1 - share) * value + share * target) for value in color)
     return red, green, blue
 
 
-def paint(labels: Labels, colours: dict[int, Colour]) -> NDArray[np.uint8]:
-    """Labels (h, w) as a picture (h, w, 3); what has no colour is `UNKNOWN`."""
+def paint(labels: Labels, colors: dict[int, Color]) -> NDArray[np.uint8]:
+    """Labels (h, w) as a picture (h, w, 3); what has no color is `UNKNOWN`."""
     table = np.full((max(256, int(labels.max()) + 1), 3), UNKNOWN, np.uint8)
-    for label, colour in colours.items():
-        table[label] = colour
+    for label, color in colors.items():
+        table[label] = color
     return table[labels]
 
 
@@ -171,7 +171,7 @@ class Principal(Question):
         "patch goes to the direction u with the largest |u·z| (paper, figures “Image Segmentation via PCA and "
         "DEPICT”). The paper finds that this over-segments the encoder's embeddings Z0 and works better on Z_L1, the "
         "patch embeddings after the last step that moves them. Its text leaves open whether the mean is taken off "
-        "first, so both are measured: “PCA” takes the eigenvectors of ZZᵀ as the appendix does, “PCA, centred” those "
+        "first, so both are measured: “PCA” takes the eigenvectors of ZZᵀ as the appendix does, “PCA, centered” those "
         f"of the covariance. k-means with {DIRECTIONS} clusters stands beside them, and the model's own masks, all on "
         "the grid of patches. Segments are connected pieces of one label; the over-segmentation index counts them per "
         "segment of the truth. The best-match mIoU pairs directions and classes of an image one to one (Hungarian "
@@ -181,7 +181,7 @@ class Principal(Question):
     def __init__(self, model: SegmentationModel):
         super().__init__(model)
         self.scores: dict[tuple[str, str], list[Scores]] = {}
-        """By stage and method, one for each labelled image."""
+        """By stage and method, one for each labeled image."""
         self.rows: list[_Row] = []
         """Of the images in the figure."""
         self.pictures: dict[str, bytes] = {}
@@ -194,7 +194,7 @@ class Principal(Question):
         assert trace.masks is not None
         masks = trace.masks[0].argmax(0).numpy()
         truth = None if sample.patch_labels is None else sample.patch_labels.view(grid).numpy()
-        labelled = truth is not None and bool((truth != IGNORE).any())
+        labeled = truth is not None and bool((truth != IGNORE).any())
         found = stages(trace)
         self.stages = list(found)
         parts = {
@@ -202,7 +202,7 @@ class Principal(Question):
             for stage, Z in found.items()
             for method, segment in METHODS.items()
         }
-        if truth is not None and labelled:
+        if truth is not None and labeled:
             for key, labels in (parts | {(MASKS, MASKS): masks}).items():
                 self.scores.setdefault(key, []).append(compare(truth, labels))
         row = self._row(sample, masks, masks if truth is None else truth, parts)
@@ -211,10 +211,10 @@ class Principal(Question):
             self.rows.append(row)
 
     def _row(self, sample: Sample, masks: Labels, truth: Labels, parts: dict[tuple[str, str], Labels]) -> _Row:
-        """The panels of one image: clusters in the colours of the classes that they match."""
+        """The panels of one image: clusters in the colors of the classes that they match."""
         palette = dict(enumerate(self.model.palette))
         size = (sample.image.shape[0], sample.image.shape[1])
-        inner = self.model.protocol().layout(*size, 1.0).size
+        inner = self.model.sliding_window().layout(*size, 1.0).size
         cells = (inner[0] / self.model.patch_size[0], inner[1] / self.model.patch_size[1])
         panels = {"input": sample.image}
         if sample.labels is not None:
@@ -224,13 +224,13 @@ class Principal(Question):
         for title, key in (
             ("PCA on Z0", ("Z0", "PCA")),
             ("PCA on Z_L1", (last, "PCA")),
-            ("centred, Z0", ("Z0", "PCA, centred")),
-            ("centred, Z_L1", (last, "PCA, centred")),
+            ("centered, Z0", ("Z0", "PCA, centered")),
+            ("centered, Z_L1", (last, "PCA, centered")),
             ("k-means, Z0", ("Z0", "k-means")),
             ("k-means, Z_L1", (last, "k-means")),
         ):
-            colours = part_colours(truth, parts[key], self.model.palette)
-            panels[title] = on_pixels(paint(parts[key], colours), size, cells)
+            colors = part_colors(truth, parts[key], self.model.palette)
+            panels[title] = on_pixels(paint(parts[key], colors), size, cells)
         return _Row({title: _thumbnail(panel) for title, panel in panels.items()})
 
     def answer(self) -> Answer:
@@ -239,8 +239,8 @@ class Principal(Question):
         if self.rows:
             answer.figures["images"] = _draw_images(self.rows)
             answer.captions["images"] = (
-                "Directions and clusters have the colour of the class that they match best; those beyond the classes "
-                "have lighter or darker shades of the class that most of their patches belong to. Grey is ignored. "
+                "Directions and clusters have the color of the class that they match best; those beyond the classes "
+                "have lighter or darker shades of the class that most of their patches belong to. Gray is ignored. "
                 f"Z_L1: after {self.stages[-1]}. Each of the {len(self.pictures)} images has such a picture of its own "
                 "among the files below."
             )
@@ -305,7 +305,7 @@ def _summary(scores: list[Scores]) -> dict[str, float]:
 
 
 def _thumbnail(panel: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Every n-th pixel, so that a page of pictures stays small and flat colours stay flat."""
+    """Every n-th pixel, so that a page of pictures stays small and flat colors stay flat."""
     step = -(-max(panel.shape[:2]) // THUMBNAIL)
     return panel[step // 2 :: step, step // 2 :: step]
 
@@ -362,7 +362,7 @@ def _draw_stages(means: dict[tuple[str, str], dict[str, Any]], names: list[str])
     for axes, (score, (label, scale)) in zip(panels, labels.items(), strict=True):
         for index, method in enumerate(METHODS):
             values = [scale * means[stage, method][score] for stage in names]
-            axes.plot(names, values, MARKERS[index] + "-", color=COLOURS[index], label=method, ms=5)
+            axes.plot(names, values, MARKERS[index] + "-", color=COLORS[index], label=method, ms=5)
         axes.axhline(scale * means[MASKS, MASKS][score], color="#444444", ls="--", lw=1, label=MASKS)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]), top=1.05 * axes.get_ylim()[1])

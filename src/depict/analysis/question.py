@@ -32,7 +32,7 @@ class Sample:
     trace: Trace
     """The unrolled pass over the whole image, batch 1, on the CPU, without attention."""
     patch_labels: Tensor | None
-    """int64 (N,): the most frequent class of the labelled pixels under each patch, 255 where there is none."""
+    """int64 (N,): the most frequent class of the labeled pixels under each patch, 255 where there is none."""
 
 
 @dataclass

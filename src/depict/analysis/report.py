@@ -24,7 +24,7 @@ import numpy as np
 from depict.analysis.question import Answer
 from depict.analysis.running import Finding, Pass
 from depict.costs import parameters
-from depict.files import atomic_path, write_json
+from depict.io.files import atomic_path, write_json
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from depict.analysis.question import Answer, Question, Sample
-from depict.bands import padded_size
 from depict.data.dataset import IGNORE, Dataset
 from depict.data.transforms import resize_labels
 from depict.decoders.base import Trace
 from depict.errors import UserError, unknown
-from depict.images import read_image
+from depict.inference.sliding import padded_size
+from depict.io.images import read_image
 
 if TYPE_CHECKING:
-    from depict.inputs import Input
     from depict.model import SegmentationModel
+    from depict.segment.inputs import Input
 
 QUESTIONS = {
     "principal": "depict.analysis.principal:Principal",
@@ -95,10 +95,10 @@ def choose_questions(wanted: str | None) -> list[type[Question]]:
     return [getattr(importlib.import_module(module), attribute) for module, attribute in places]
 
 
-def spread(count: int, wanted: int) -> list[int]:
+def evenly_spaced(count: int, wanted: int) -> list[int]:
     """At most so many indices, evenly spread over `count`.
 
-    So are the first few of them, which a question may show as pictures: neighbours are often frames of one film. The
+    So are the first few of them, which a question may show as pictures: neighbors are often frames of one film. The
     order is that of the places' bits read backwards: 0, 1/2, 1/4, 3/4, 1/8 ... of the way.
     """
     wanted = min(count, wanted)
@@ -167,13 +167,13 @@ def look(model: SegmentationModel, images: Dataset | Pictures, index: int) -> Sa
     image, labels = images.read(index)
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     trace = to_cpu(model.unroll(pixels))
-    size = model.protocol().layout(pixels.shape[0], pixels.shape[1], 1.0).size
+    size = model.sliding_window().layout(pixels.shape[0], pixels.shape[1], 1.0).size
     below = None if labels is None else patch_labels(labels, size, model.patch_size)
     return Sample(images.name_of(index), pixels, labels, trace, below)
 
 
 def patch_labels(labels: Tensor, size: tuple[int, int], patch: tuple[int, int]) -> Tensor:
-    """The most frequent class of the labelled pixels under each patch, int64 (N,); 255 where there is none.
+    """The most frequent class of the labeled pixels under each patch, int64 (N,); 255 where there is none.
 
     Labels (H, W) are brought to `size`, at which the model sees the image, and padded to whole patches, as it is. Of
     classes that are equally frequent the first is taken.

@@ -1,6 +1,6 @@
 """The MSSA steps of an unrolled pass, with the tokens that the operator acted on.
 
-A block computes X + step_size * MSSA(LayerNorm(X)) (`decoders/blocks.py`): the operator sees the normalised tokens, and
+A block computes X + step_size * MSSA(LayerNorm(X)) (`decoders/blocks.py`): the operator sees the normalized tokens, and
 its update is added to the tokens before the norm. X is [patches, classes] in DEPICT-SA, the patches in DEPICT-CA.
 """
 

@@ -56,10 +56,10 @@ def main(
 
     import depict
     from depict.analysis.report import REPORT, Subject, describe, write_answers, write_report
-    from depict.analysis.running import ask, choose_questions, spread
+    from depict.analysis.running import ask, choose_questions, evenly_spaced
     from depict.devices import find_device
-    from depict.interchange.hub import PREFIX
-    from depict.stamp import stamp
+    from depict.io.hub import PREFIX
+    from depict.runs import stamp
 
     kinds = choose_questions(questions)
     names = short_names(runs)
@@ -75,7 +75,7 @@ def main(
 
     subjects = []
     for run, name, model, source in zip(runs, names, models, sources, strict=True):
-        chosen = spread(len(source), images)
+        chosen = evenly_spaced(len(source), images)
         outcome = ask(model.to(place), source, chosen, kinds, name, progress=True)
         split = getattr(source, "split", None)
         about = {"run": run, "images": {"data": source.name, "split": split, "seen": len(chosen), "of": len(source)}}
@@ -98,7 +98,7 @@ def main(
 
 def short_names(runs: Sequence[str]) -> list[str]:
     """A folder name for every run: its own, with as many of its parents as tell all of them apart."""
-    from depict.interchange.hub import PREFIX
+    from depict.io.hub import PREFIX
 
     paths = []
     for run in runs:
@@ -130,7 +130,7 @@ def open_images(
 
     if pictures is not None:
         from depict.analysis.running import Pictures
-        from depict.inputs import find_inputs
+        from depict.segment.inputs import find_inputs
 
         if not pictures.is_dir():
             raise UserError(f"--pictures takes a folder, and '{pictures}' is none.")

@@ -36,10 +36,10 @@ def main(
         device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
     """
     import depict
-    from depict.attention import attention_maps, draw_maps
+    from depict.analysis.attention import attention_maps, draw_maps
     from depict.devices import find_device
-    from depict.files import atomic_path
-    from depict.images import read_image
+    from depict.io.files import atomic_path
+    from depict.io.images import read_image
 
     place = None if at is None else _place(at)
     picture = read_image(image)

@@ -33,7 +33,7 @@ def main(
     from depict.data import create_dataset
     from depict.data.check import check_dataset
     from depict.errors import UserError
-    from depict.files import write_json
+    from depict.io.files import write_json
 
     if show and show.suffix.lower() != ".png":
         raise UserError(f"--show writes a PNG: '{show}' must end in .png.")
@@ -50,7 +50,7 @@ def main(
         write_json(json, {"trainable": trainable, "splits": [report.to_dict() for report in reports]})
         print(f"report: {json}")
     if show and trainable:
-        from depict.data.show import draw_samples
+        from depict.viz.samples import draw_samples
 
         draw_samples(datasets[0], show)
         print(f"samples: {show}")

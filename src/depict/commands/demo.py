@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from depict.config import Config
+    from depict.config.schema import Config
     from depict.model import SegmentationModel
 
 DECODERS = {"depict_sa": "DEPICT-SA", "segmenter": "Segmenter"}
@@ -33,7 +33,7 @@ def main(out: Path = Path("runs/demo")) -> None:
     with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(train_and_score, DECODERS, [out / name for name in DECODERS], range(len(DECODERS))))
 
-    from depict.model import load
+    from depict.runs import load
 
     picture = out / "demo.png"
     draw({label: load(out / name) for name, label in DECODERS.items()}, picture)
@@ -59,16 +59,15 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
 
     from depict.costs import decoder_multiply_adds, parameters
     from depict.data import create_dataset
-    from depict.evaluation import evaluate, protocol_for
-    from depict.model import load
-    from depict.runs import read_metrics
-    from depict.training import train
+    from depict.evaluation import evaluate, sliding_window_for
+    from depict.runs import load, read_metrics
+    from depict.training.loop import train
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(DECODERS)))
     train(config(decoder), out)
     model, validation = load(out), create_dataset("scenes", split="val")
     single, multi = (
-        evaluate(model, validation, protocol_for(model, validation, m), progress=True) for m in (False, True)
+        evaluate(model, validation, sliding_window_for(model, validation, m), progress=True) for m in (False, True)
     )
     speeds = [line["images_per_second"] for line in read_metrics(out) if "images_per_second" in line]
     tokens = (model.image_size[0] // model.patch_size[0]) * (model.image_size[1] // model.patch_size[1])
@@ -78,14 +77,14 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
 
 def config(decoder: str) -> Config:
     """A ViT small enough for a CPU, and the recipe that it learns the scenes with."""
-    from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+    from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 
     sizes: dict[str, Any] = {"heads": 3, "head_dim": 50} if decoder == "depict_sa" else {}
     return Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=8, dim=128, depth=4),
         decoder=DecoderConfig(decoder, **sizes),
-        data=DataConfig("scenes", factors=(0.75, 1.5), colours=False, workers=0),
-        train=TrainConfig(epochs=12, batch=8, lr=5e-4, warmup=40, clip=1.0, weight_decay=0.05, validate_every=12),
+        data=DataConfig("scenes", scale_range=(0.75, 1.5), color_jitter=False, workers=0),
+        train=TrainConfig(epochs=12, batch=8, lr=5e-4, warmup=40, clip_grad=1.0, weight_decay=0.05, validate_every=12),
         image_size=96,
     )
 
@@ -98,9 +97,9 @@ def draw(models: dict[str, SegmentationModel], path: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.patches import Patch
 
-    from depict.data.scenes import Scenes
-    from depict.files import atomic_path
-    from depict.overlays import coloured
+    from depict.data.scenes.dataset import Scenes
+    from depict.io.files import atomic_path
+    from depict.viz.overlays import colored
 
     scenes = Scenes(None, "val", size=(192, 256))
     names = ["scene", "truth", *models]
@@ -108,8 +107,8 @@ def draw(models: dict[str, SegmentationModel], path: Path) -> None:
     for column, index in enumerate(SHOWN):
         image, truth = scenes.read(index)
         pixels = image.permute(1, 2, 0).numpy()
-        pictures = [pixels, coloured(pixels, truth.numpy(), scenes.palette)]
-        pictures += [coloured(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
+        pictures = [pixels, colored(pixels, truth.numpy(), scenes.palette)]
+        pictures += [colored(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
         for row, picture in enumerate(pictures):
             axes[row, column].imshow(picture)
             axes[row, column].set(xticks=[], yticks=[])
@@ -117,8 +116,8 @@ def draw(models: dict[str, SegmentationModel], path: Path) -> None:
             if column == 0:
                 axes[row, column].set_ylabel(names[row], fontsize=11)
     patches = [
-        Patch(color=[value / 255 for value in colour], label=name)
-        for name, colour in zip(scenes.classes, scenes.palette, strict=True)
+        Patch(color=[value / 255 for value in color], label=name)
+        for name, color in zip(scenes.classes, scenes.palette, strict=True)
     ]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=10)
     figure.subplots_adjust(left=0.03, right=0.995, top=0.995, bottom=0.06, wspace=0.03, hspace=0.03)

@@ -15,10 +15,10 @@ from depict.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from depict.config import DataConfig
-    from depict.data.dataset import Colour, Dataset
+    from depict.config.schema import DataConfig
+    from depict.data.dataset import Color, Dataset
 
-WRONG = (255, 64, 32)
+INVALID = (255, 64, 32)
 VOID = (96, 96, 96)
 
 
@@ -46,8 +46,8 @@ def main(
         root: Folder in which it lies; by default that of the training.
         split: Part to evaluate.
         multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
-        save: Write predictions/NAME.png (colours of the classes) and errors/NAME.png (right pixels dimmed, wrong ones
-            red, ignored ones grey) into this folder.
+        save: Write predictions/NAME.png (colors of the classes) and errors/NAME.png (right pixels dimmed, wrong ones
+            red, ignored ones gray) into this folder.
         side: Short edge that images are resized to; by default as in training, else the larger of the data set's and
             the model's crop.
         stride: Step from window to window in pixels; by default the window less 32.
@@ -57,9 +57,9 @@ def main(
     import depict
     from depict.data import create_dataset
     from depict.data.check import quick_check
-    from depict.evaluation import evaluate, protocol_for
-    from depict.files import write_json
-    from depict.interchange.hub import beside
+    from depict.evaluation import evaluate, sliding_window_for
+    from depict.io.files import write_json
+    from depict.io.hub import output_folder
 
     if batch is not None and batch < 1:
         raise UserError(f"--batch must be at least 1, not {batch}.")
@@ -72,7 +72,7 @@ def main(
         dataset = create_dataset(name, root or (trained.root if name == trained.name else None), split)
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
             print(f"depict: the classes of '{name}' have other names than the model's", file=sys.stderr)
-        protocol = protocol_for(model, dataset, multiscale, side, stride)
+        sliding = sliding_window_for(model, dataset, multiscale, side, stride)
         if rank == 0:
             quick_check(dataset)  # a missing mask is named now, not after hours
 
@@ -80,7 +80,7 @@ def main(
             if save:
                 save_pictures(save, dataset, model.palette, index, image, truth, prediction)
 
-        result = evaluate(model, dataset, protocol, rank, world, progress=True, watch=keep, batch=batch)
+        result = evaluate(model, dataset, sliding, rank, world, progress=True, watch=keep, batch=batch)
         if rank == 0:
             print(result)
             place = _place(name, root, trained)
@@ -92,8 +92,8 @@ def main(
                 "multiscale" * multiscale,
             ]
             words += [f"side{side}" * (side is not None), f"stride{stride}" * (stride is not None)]
-            path = beside(run) / f"{'_'.join(filter(None, words))}.json"
-            about = {"data": name, "split": split, "protocol": dataclasses.asdict(protocol), "processes": world}
+            path = output_folder(run) / f"{'_'.join(filter(None, words))}.json"
+            about = {"data": name, "split": split, "protocol": dataclasses.asdict(sliding), "processes": world}
             about |= {"root": place} if place else {}
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))
@@ -110,24 +110,24 @@ def _place(name: str, root: Path | None, trained: DataConfig) -> str:
 def save_pictures(
     folder: Path,
     dataset: Dataset,
-    palette: tuple[Colour, ...],
+    palette: tuple[Color, ...],
     index: int,
     image: Tensor,
     truth: Tensor,
     prediction: Tensor,
 ) -> None:
-    """Write the prediction as an indexed PNG in the colours of the classes, and where it is wrong."""
+    """Write the prediction as an indexed PNG in the colors of the classes, and where it is wrong."""
     import numpy as np
     from PIL import Image
 
     from depict.data.dataset import IGNORE
-    from depict.files import atomic_path
-    from depict.overlays import label_picture
+    from depict.io.files import atomic_path
+    from depict.viz.overlays import label_picture
 
     labels, pixels = prediction.numpy(), image.permute(1, 2, 0).numpy()
     predicted = label_picture(labels.astype(np.uint8), palette)
     right = (0.4 * pixels).astype(np.uint8)
-    wrong = (0.3 * pixels + 0.7 * np.array(WRONG)).astype(np.uint8)
+    wrong = (0.3 * pixels + 0.7 * np.array(INVALID)).astype(np.uint8)
     known, hit = truth.numpy() != IGNORE, truth.numpy() == labels
     errors = np.where(known[..., None], np.where(hit[..., None], right, wrong), np.array(VOID, np.uint8))
     for part, picture in (("predictions", predicted), ("errors", Image.fromarray(errors))):

@@ -25,15 +25,15 @@ def main(
 ) -> int:
     """Export a run to ONNX and check it against PyTorch before it is written.
 
-    `depict segment FILE.onnx` applies it without torch. The graph takes normalised images and gives masks on the patch
-    grid; class names, colours, normalisation and window are in its metadata.
+    `depict segment FILE.onnx` applies it without torch. The graph takes normalized images and gives masks on the patch
+    grid; class names, colors, normalization and window are in its metadata.
 
     Args:
         run: Folder of the run, or hf-hub:user/name.
         file: The file to write, ending in .onnx.
         dynamic: Let height and width be any, not only those of the window.
         batch: Fix the batch; by default it may be any.
-        int8: Quantise the weights to 8 bits, and tell what that does to the mIoU if the data set is at hand.
+        int8: Quantize the weights to 8 bits, and tell what that does to the mIoU if the data set is at hand.
         data: Data set for that; by default the one that the run was trained on.
         root: Folder in which it lies; by default that of the training.
         images: Validation images for that.
@@ -45,7 +45,7 @@ def main(
     if images < 1:
         raise UserError(f"--images must be at least 1, not {images}.")
     import depict
-    from depict.interchange.onnx import TOLERANCE, export, quantise
+    from depict.interchange.onnx import TOLERANCE, export, quantize
 
     model = depict.load(run)
     dataset = find_data(model, data, root) if int8 else None
@@ -56,7 +56,7 @@ def main(
             print(f"images {' x '.join(map(str, shape))}: masks differ from PyTorch by at most {difference:.1e}")
         print(f"largest difference {max(differences.values()):.1e} (at most {TOLERANCE:g} passes)")
         if int8:
-            quantise(plain, file)
+            quantize(plain, file)
             print(_comparison(plain, file, dataset, images))
     print(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB)")
     return 0

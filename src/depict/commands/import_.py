@@ -34,10 +34,11 @@ def main(
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"'{run}' exists and is not an empty folder: name a new one.")
     from depict.interchange.checkpoint import import_checkpoint
+    from depict.runs import save
 
     imported = import_checkpoint(checkpoint, variant, heads=heads, cross_heads=cross_heads, data=data)
     model = imported.model
-    model.save(run)
+    save(model, run)
     size = " x ".join(map(str, model.image_size))
     options = ", ".join(f"{name} {value}" for name, value in model.config.decoder.options().items())
     print(f"encoder {model.encoder.name} (dimension {model.encoder.dim}), windows of {size}")

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from depict.config import DecoderConfig, EncoderConfig
+from depict.config.paper import DIMS, FOOTNOTES, MASKFORMER, ROWS, Row
+from depict.config.presets import preset_names
+from depict.config.schema import DecoderConfig, EncoderConfig
 from depict.errors import UserError
-from depict.paper import DIMS, FOOTNOTES, MASKFORMER, ROWS, Row
-from depict.presets import preset_names
 
 CONVENTION = (
     "GFLOPs as the paper counts them: 1 multiply-add = 1, attention products included, LayerNorm 5 per element;\n"

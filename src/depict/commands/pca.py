@@ -28,7 +28,7 @@ def main(
     pretrained: Annotated[str, tyro.conf.arg(name="encoder.pretrained")] = "True",
     run: str | None = None,
     directions: int = 10,
-    centred: bool = True,
+    centered: bool = True,
     side: int = 448,
     out: Path | None = None,
     device: str | None = None,
@@ -45,14 +45,14 @@ def main(
         pretrained: True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights.
         run: Take the encoder, and the decoder, of this run instead.
         directions: Number of principal directions, and of clusters.
-        centred: Take the mean off first.
+        centered: Take the mean off first.
         side: Short edge that the picture is resized to, in pixels; with a run it is the run's own.
         out: PNG file to write; by default NAME-pca.png in the current folder.
         device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
     """
     from depict.devices import find_device
-    from depict.files import atomic_path, write_json
-    from depict.images import read_image
+    from depict.io.files import atomic_path, write_json
+    from depict.io.images import read_image
 
     path = out or Path(f"{image.stem}-pca.png")
     if path.suffix.lower() != ".png":
@@ -73,10 +73,10 @@ def main(
     patches = math.prod(grid)
     if directions > patches:
         raise UserError(f"--directions must be at most {patches}, the patches of the picture, not {directions}.")
-    maps = {name: segment(Z, grid, directions, centred) for name, Z in found.items()}
+    maps = {name: segment(Z, grid, directions, centered) for name, Z in found.items()}
     with atomic_path(path) as temporary:
         draw(picture, maps, cells).savefig(temporary, format="png", dpi=130)
-    about = {"image": str(image), **source, "directions": directions, "centred": centred, "grid": list(grid)}
+    about = {"image": str(image), **source, "directions": directions, "centered": centered, "grid": list(grid)}
     facts = {name: {key: part for key, part in one.items() if key != "maps"} for name, one in maps.items()}
     write_json(path.with_suffix(".json"), about | {"embeddings": facts})
     print(f"written: {path} and {path.with_suffix('.json')} ({grid[0]} x {grid[1]} patches)")
@@ -91,8 +91,8 @@ def encode(
     import torch.nn.functional as F
     from torchvision.transforms.v2 import functional
 
-    from depict.bands import resized_size
     from depict.encoder import Encoder
+    from depict.inference.sliding import resized_size
 
     size = resized_size(picture.shape[0], picture.shape[1], side, LARGEST_RATIO)
     weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
@@ -113,32 +113,32 @@ def unroll(picture: np.ndarray, run: str, device: str) -> tuple[dict[str, np.nda
 
     model = depict.load(run).to(device)
     trace = model.unroll(picture)
-    size = model.protocol().layout(picture.shape[0], picture.shape[1], 1.0).size
+    size = model.sliding_window().layout(picture.shape[0], picture.shape[1], 1.0).size
     cells = (size[0] / model.patch_size[0], size[1] / model.patch_size[1])
     found = list(stages(trace).values())
     return {"Z0": found[0]} | ({"Z_L1": found[-1]} if len(found) > 1 else {}), trace.grid, cells
 
 
-def segment(Z: np.ndarray, grid: tuple[int, int], directions: int, centred: bool) -> dict[str, Any]:
+def segment(Z: np.ndarray, grid: tuple[int, int], directions: int, centered: bool) -> dict[str, Any]:
     """Patches by direction, by cluster and by their first three components; shares as plain values."""
     import numpy as np
 
     from depict.analysis.partitions import segments
     from depict.analysis.principal import kmeans_segments, pca_segments, principal_directions
 
-    U, energy = principal_directions(Z, directions, centred)
-    maps = {"PCA": pca_segments(Z, directions, centred), "k-means": kmeans_segments(Z, directions)}
-    three = (Z - Z.mean(0)) @ principal_directions(Z, 3, centred=True)[0].T
+    U, energy = principal_directions(Z, directions, centered)
+    maps = {"PCA": pca_segments(Z, directions, centered), "k-means": kmeans_segments(Z, directions)}
+    three = (Z - Z.mean(0)) @ principal_directions(Z, 3, centered=True)[0].T
     low, high = np.percentile(three, (1, 99), axis=0)
-    colours = ((three - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    colours = np.pad(colours, ((0, 0), (0, 3 - colours.shape[1])))
+    colors = ((three - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    colors = np.pad(colors, ((0, 0), (0, 3 - colors.shape[1])))
     everywhere = np.ones(grid, bool)
     return {
         "dimension": Z.shape[1],
         "energy": energy.tolist(),
         "shares": {name: (np.bincount(one, minlength=len(U)) / len(Z)).tolist() for name, one in maps.items()},
         "segments": {name: segments(one.reshape(grid), everywhere) for name, one in maps.items()},
-        "maps": {name: one.reshape(grid) for name, one in maps.items()} | {"components": colours.reshape(*grid, 3)},
+        "maps": {name: one.reshape(grid) for name, one in maps.items()} | {"components": colors.reshape(*grid, 3)},
     }
 
 
@@ -147,7 +147,7 @@ def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) ->
     from matplotlib.figure import Figure
 
     from depict.analysis.principal import on_pixels, paint
-    from depict.data.dataset import spread_palette
+    from depict.data.dataset import default_palette
 
     size = (picture.shape[0], picture.shape[1])
     width = 3.0
@@ -156,13 +156,13 @@ def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) ->
     axes = figure.subplots(2 * len(found), 4, height_ratios=[height, 0.25] * len(found), squeeze=False)
     for number, (name, one) in enumerate(found.items()):
         count = len(one["energy"])
-        colours = dict(enumerate(spread_palette(max(count, *(len(s) for s in one["shares"].values())))))
+        colors = dict(enumerate(default_palette(max(count, *(len(s) for s in one["shares"].values())))))
         above, below = axes[2 * number], axes[2 * number + 1]
         label = name.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$")
         panels = {
             "input": picture,
-            f"PCA on {label}: {count} directions": on_pixels(paint(one["maps"]["PCA"], colours), size, cells),
-            f"k-means on {label}": on_pixels(paint(one["maps"]["k-means"], colours), size, cells),
+            f"PCA on {label}: {count} directions": on_pixels(paint(one["maps"]["PCA"], colors), size, cells),
+            f"k-means on {label}": on_pixels(paint(one["maps"]["k-means"], colors), size, cells),
             f"first three components of {label}": on_pixels(one["maps"]["components"], size, cells),
         }
         for place, (title, panel) in zip(above, panels.items(), strict=True):
@@ -172,17 +172,17 @@ def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) ->
         for place in below:
             place.set_axis_off()
         for place, shares in zip(below[1:3], one["shares"].values(), strict=True):
-            _bar(place, shares, colours)
+            _bar(place, shares, colors)
     return figure
 
 
-def _bar(axes: Axes, shares: list[float], colours: dict[int, tuple[int, int, int]]) -> None:
+def _bar(axes: Axes, shares: list[float], colors: dict[int, tuple[int, int, int]]) -> None:
     """Shares of the patches as one bar, the number of each part in it where there is room."""
     left = 0.0
     for part, share in enumerate(shares):
-        axes.barh(0, share, left=left, color=[value / 255 for value in colours[part]], edgecolor="white", lw=0.5)
+        axes.barh(0, share, left=left, color=[value / 255 for value in colors[part]], edgecolor="white", lw=0.5)
         if share >= 0.06:
-            ink = "black" if sum(colours[part]) > 300 else "white"
+            ink = "black" if sum(colors[part]) > 300 else "white"
             axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", fontsize=7, color=ink)
         left += share
     axes.set(xlim=(0, 1), ylim=(-0.4, 0.4))

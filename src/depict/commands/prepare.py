@@ -7,8 +7,8 @@ from typing import Literal
 
 import tyro
 
-from depict.data import sources
-from depict.data.sources import Source
+from depict.data.prepare import sources
+from depict.data.prepare.sources import Source
 from depict.errors import UserError
 
 Name = Literal["ade20k", "cityscapes", "pascal_context", "pascal_context_59", "camvid"]
@@ -66,7 +66,7 @@ def _fault(dataset: str, root: Path) -> str | None:
 
 def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
     """Get and unpack what is not there yet."""
-    from depict.data.unpack import unpack
+    from depict.data.prepare.unpack import unpack
 
     missing = [a for a in archives if not all((root / place).is_dir() for place in a.folders.values())]
     by_hand = [a for a in missing if a.login and not mirror and not (root / a.name).exists()]
@@ -81,7 +81,7 @@ def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
 
 def _make_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> None:
     """Make the masks and lists of Pascal Context."""
-    from depict.data.pascal_context_masks import convert_annotations, convert_pickles
+    from depict.data.prepare.pascal_context import convert_annotations, convert_pickles
 
     voc = root / sources.VOC
     if trust_pickle:
@@ -97,7 +97,7 @@ def _make_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> N
 
 def _get(root: Path, mirror: str | None, source: Source) -> tuple[Path, bool]:
     """The file below the root, checked, and whether it had to be fetched (what a user put there is never removed)."""
-    from depict.data.download import download
+    from depict.data.prepare.download import download
 
     path = root / source.name
     here = path.exists()

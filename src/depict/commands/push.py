@@ -18,7 +18,8 @@ def main(run: tyro.conf.Positional[Path], name: tyro.conf.Positional[str], priva
         name: Name on the hub, user/name; it is made if it does not exist.
         private: Make it for yourself only.
     """
-    from depict.interchange.hub import PREFIX, push
+    from depict.interchange.hub import push
+    from depict.io.hub import PREFIX
 
     url = push(run, name, private)
     print(f"written: {url}")

@@ -18,7 +18,7 @@ import tyro
 from depict.devices import processes
 
 if TYPE_CHECKING:
-    from depict.inputs import Input
+    from depict.segment.inputs import Input
 
 
 def main(
@@ -28,7 +28,7 @@ def main(
     classes: str | None = None,
     overlay: bool = True,
     probabilities: bool = False,
-    whole: bool = False,
+    full_image: bool = False,
     multiscale: bool = False,
     overwrite: bool = False,
     compile: bool = False,
@@ -60,24 +60,24 @@ def main(
     from tqdm import tqdm
 
     from depict.errors import UserError
-    from depict.inputs import find_inputs
-    from depict.outputs import KINDS, Outputs, Row, Summary, choose_classes
-    from depict.predictors import create_predictor
-    from depict.segmenting import segment_all
+    from depict.segment.inputs import find_inputs
+    from depict.segment.outputs import KINDS, Outputs, Row, Summary, choose_classes
+    from depict.segment.pipeline import segment_all
+    from depict.segment.predictor import open_predictor
 
     if workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}.")
     inputs, passed = find_inputs(pictures, out, own=(*KINDS, "summary.json"))
     with processes() as (rank, world, local):
-        predictor = create_predictor(
-            model, multiscale=multiscale, whole=whole, compile=compile, device=device, local=local
+        predictor = open_predictor(
+            model, multiscale=multiscale, full_image=full_image, compile=compile, device=device, local=local
         )
         shown = choose_classes(predictor.classes, classes)
         outputs = Outputs(out, predictor.classes, predictor.palette, shown, overlay, probabilities, overwrite)
         about = {
             "model": str(Path(model).absolute()) if Path(model).exists() else model,
             "multiscale": multiscale,
-            "whole": whole,
+            "full_image": full_image,
             "classes": [predictor.classes[index] for index in shown],
             "legend": outputs.legend,
         }
@@ -129,7 +129,7 @@ def _ended_in_order() -> Iterator[None]:
 
 def _locked(inputs: list[Input]) -> Iterator[dict[str, Any]]:
     """A row of the summary for each folder that could not be listed."""
-    from depict.outputs import readable
+    from depict.segment.outputs import readable
 
     for number, one in enumerate(inputs):
         if one.error is not None:
@@ -139,7 +139,7 @@ def _locked(inputs: list[Input]) -> Iterator[dict[str, Any]]:
 
 def _total(inputs: list[Input], world: int) -> int | None:
     """How many pictures and frames this process will see, if the videos tell."""
-    from depict.inputs import frame_count
+    from depict.segment.inputs import frame_count
 
     counts = [frame_count(one.path) if one.video else 1 for one in inputs]
     known = [count for count in counts if count is not None]

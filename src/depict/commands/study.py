@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from depict.commands.train import starting_point
-from depict.config import Config
+from depict.config.schema import Config
 
 if TYPE_CHECKING:
     from depict.studies.running import Planned

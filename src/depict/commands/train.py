@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from depict.config import Config, DecoderConfig
+from depict.config.schema import Config, DecoderConfig
 
 
 def starting_point(arguments: list[str], otherwise: Config | None = None) -> Config:
@@ -20,7 +20,7 @@ def starting_point(arguments: list[str], otherwise: Config | None = None) -> Con
     if known.config is None:
         base = otherwise or Config()
     else:
-        from depict.presets import load_config
+        from depict.config.presets import load_config
 
         base = load_config(known.config)
     if known.decoder not in (None, base.decoder.name):
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
             config: A configuration to start from: a YAML file, or the name of one that comes with depict, such as
                 ade20k/depict_sa_vit_s. Flags go over it.
         """
-        from depict.training import train
+        from depict.training.loop import train
 
         result = train(settings, out)
         if result is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from depict.data.dataset import Dataset
 
 DATASETS = {
-    "scenes": "depict.data.scenes:Scenes",
+    "scenes": "depict.data.scenes.dataset:Scenes",
     "folder": "depict.data.folder:Folder",
     "ade20k": "depict.data.ade20k:ADE20K",
     "cityscapes": "depict.data.cityscapes:Cityscapes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from depict.data.dataset import IGNORE, Colour, Recipe
+from depict.data.dataset import IGNORE, Color, Recipe
 from depict.data.pairs import FileDataset, Named, inner, named_files
 
 CLASSES = """
@@ -36,16 +36,16 @@ eb0cff a09614 00a3ff 8c8c8c fa0a0f 14ff00 1fff00 ff1f00 ffe000 99ff00 0000ff ff4
 ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 1400ff ffff00 0099ff 0029ff
 00ffcc 2900ff 29ff00 ad00ff 00f5ff 4700ff 7a00ff 00ffb8 005cff b8ff00 0085ff ffd600 19c2c2 66ff00 5c00ff
 """
-"""The usual colours of the 150 classes, as hexadecimal RGB (two of them are the same grey)."""
+"""The usual colors of the 150 classes, as hexadecimal RGB (two of them are the same gray)."""
 
 
-def _colour(text: str) -> Colour:
+def _color(text: str) -> Color:
     red, green, blue = bytes.fromhex(text)
     return red, green, blue
 
 
 class ADE20K(FileDataset):
-    """Mask value 0 is unlabelled; k is class k - 1."""
+    """Mask value 0 is unlabeled; k is class k - 1."""
 
     name = "ade20k"
     layout = (
@@ -53,9 +53,9 @@ class ADE20K(FileDataset):
         "ADEChallengeData2016/annotations/{training,validation} (`depict prepare ade20k` gets them)"
     )
     classes = tuple(name.strip() for name in CLASSES.split(","))
-    palette = tuple(_colour(text) for text in PALETTE.split())
-    meaning = (IGNORE, *range(150))
-    recipe = Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512)
+    palette = tuple(_color(text) for text in PALETTE.split())
+    label_of_value = (IGNORE, *range(150))
+    recipe = Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """Images and annotations of the split have the same names."""

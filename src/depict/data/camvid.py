@@ -22,9 +22,9 @@ class CamVid(FileDataset):
         *((128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222), (128, 128, 0)),
         *((192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192)),
     )
-    meaning = (*range(11), IGNORE)
+    label_of_value = (*range(11), IGNORE)
     # The paper does not train on CamVid: the edges follow its images, the rest is ADE20K's.
-    recipe = Recipe(side=360, ratio=2, crop=352, epochs=64, batch=8, lr=1e-3)
+    recipe = Recipe(short_edge=360, max_aspect=2, crop=352, epochs=64, batch=8, lr=1e-3)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """Images and masks lie in two folders per split."""

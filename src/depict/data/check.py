@@ -89,7 +89,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""
-        labelled = max(1, int(self.pixels[:IGNORE].sum()))
+        labeled = max(1, int(self.pixels[:IGNORE].sum()))
         return {
             "data": self.data,
             "split": self.split,
@@ -99,7 +99,7 @@ class Report:
             "sizes": [{"width": w, "height": h, "images": n} for (w, h), n in self.sizes.most_common()],
             "problems": [{"kind": problem.kind, "message": str(problem)} for problem in self.problems],
             "classes": [
-                {"name": name, "pixels": int(pixels), "share": int(pixels) / labelled, "images": int(images)}
+                {"name": name, "pixels": int(pixels), "share": int(pixels) / labeled, "images": int(images)}
                 for name, pixels, images in zip(self.classes, self.pixels, self.images, strict=False)
             ],
             "ignored_pixels": int(self.pixels[IGNORE]),
@@ -129,11 +129,11 @@ class Report:
         yield f"  {'ready for training' if self.trainable else 'training would fail'}"
 
     def _table(self) -> Iterator[str]:
-        labelled = max(1, int(self.pixels[:IGNORE].sum()))
+        labeled = max(1, int(self.pixels[:IGNORE].sum()))
         width = max(map(len, (*self.classes, "class", "ignored")))
         yield f"  {'':>3} {'class':<{width}} {'pixels':>15} {'share':>8} {'images':>8}"
         for label, name in enumerate(self.classes):
-            share = f"{100 * self.pixels[label] / labelled:.2f} %"
+            share = f"{100 * self.pixels[label] / labeled:.2f} %"
             yield f"  {label:>3} {name:<{width}} {self.pixels[label]:>15,} {share:>8} {self.images[label]:>8,}"
         share = f"{100 * self.pixels[IGNORE] / max(1, self.pixels.sum()):.2f} %"
         yield f"  {'':>3} {'ignored':<{width}} {self.pixels[IGNORE]:>15,} {share:>8} {self.images[IGNORE]:>8,}"

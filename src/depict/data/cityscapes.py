@@ -15,7 +15,7 @@ IMAGE, TRAIN_IDS, IDS = "_leftImg8bit", "_gtFine_labelTrainIds", "_gtFine_labelI
 
 EVALUATED = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 """labelIds of the 19 classes in the order of labels; the other ids up to 33 are ignored."""
-MEANING_OF_IDS = tuple(EVALUATED.index(i) if i in EVALUATED else IGNORE for i in range(34))
+LABEL_OF_ID = tuple(EVALUATED.index(i) if i in EVALUATED else IGNORE for i in range(34))
 
 
 class Cityscapes(FileDataset):
@@ -33,8 +33,8 @@ class Cityscapes(FileDataset):
         *((250, 170, 30), (220, 220, 0), (107, 142, 35), (152, 251, 152), (70, 130, 180), (220, 20, 60)),
         *((255, 0, 0), (0, 0, 142), (0, 0, 70), (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32)),
     )
-    meaning = tuple(range(19))
-    recipe = Recipe(side=1024, ratio=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512)
+    label_of_value = tuple(range(19))
+    recipe = Recipe(short_edge=1024, max_aspect=2, crop=768, epochs=216, batch=8, lr=1e-2, stride=512)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """One folder per city, below images and below masks."""
@@ -53,4 +53,4 @@ class Cityscapes(FileDataset):
 
     def read_labels(self, path: Path) -> np.ndarray:
         """The file's name tells which of the two codes it is in."""
-        return self.look_up(read_mask(path), MEANING_OF_IDS if path.stem.endswith(IDS) else self.meaning, path)
+        return self.look_up(read_mask(path), LABEL_OF_ID if path.stem.endswith(IDS) else self.label_of_value, path)

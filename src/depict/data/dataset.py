@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     import torch
 
 IGNORE = 255
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The published way to train on a data set; a configuration may say otherwise."""
 
-    side: int
+    short_edge: int
     """Short edge of the box that images are resized into."""
-    ratio: float
+    max_aspect: float
     """Long edge of that box over its short edge."""
     crop: int
     """Training crop, which is also the window in inference."""
@@ -43,7 +43,7 @@ class Dataset:
 
     name: str
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     recipe: Recipe
 
     def __init__(self, root: Path | None, split: str) -> None:
@@ -111,8 +111,8 @@ def hold_out(dataset: Dataset, part: float) -> tuple[Subset, Subset]:
     return Subset(dataset, range(kept)), Subset(dataset, range(kept, len(dataset)))
 
 
-def voc_palette(count: int) -> tuple[Colour, ...]:
-    """The colours of Pascal VOC: the bits of the class index dealt to red, green and blue, highest first."""
+def voc_palette(count: int) -> tuple[Color, ...]:
+    """The colors of Pascal VOC: the bits of the class index dealt to red, green and blue, highest first."""
 
     def channel(index: int, offset: int) -> int:
         return sum((index >> (3 * bit + offset) & 1) << (7 - bit) for bit in range(8))
@@ -120,8 +120,8 @@ def voc_palette(count: int) -> tuple[Colour, ...]:
     return tuple((channel(i, 0), channel(i, 1), channel(i, 2)) for i in range(count))
 
 
-def spread_palette(count: int) -> tuple[Colour, ...]:
-    """Colours for classes that have none: hues by the golden ratio, in four shades that alternate."""
+def default_palette(count: int) -> tuple[Color, ...]:
+    """Colors for classes that have none: hues by the golden ratio, in four shades that alternate."""
     shades = ((0.65, 0.95), (0.9, 0.7), (0.45, 0.8), (0.8, 0.5))
-    colours = (colorsys.hsv_to_rgb(0.58 + i * 0.618034, *shades[i % 4]) for i in range(count))
-    return tuple((round(255 * r), round(255 * g), round(255 * b)) for r, g, b in colours)
+    colors = (colorsys.hsv_to_rgb(0.58 + i * 0.618034, *shades[i % 4]) for i in range(count))
+    return tuple((round(255 * r), round(255 * g), round(255 * b)) for r, g, b in colors)

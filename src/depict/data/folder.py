@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from depict.config import from_dict, read_yaml
 from depict.data import SPLITS
-from depict.data.dataset import IGNORE, Colour, Recipe, spread_palette
-from depict.data.pairs import WRONG, DataError, FileDataset, Named, colour_error, named_files, read_mask
+from depict.data.dataset import IGNORE, Color, Recipe, default_palette
+from depict.data.pairs import INVALID, DataError, FileDataset, Named, color_error, named_files, read_mask
 from depict.errors import UserError
+from depict.io.yaml import from_dict, read_yaml
 
 CLASSES = "classes.yaml"
 HELD_OUT = 0.2
-WAY_OUT = f", or give the colour of each class under 'colours' in {CLASSES}"
+WAY_OUT = f", or give the color of each class under 'colors' in {CLASSES}"
 
 
 @dataclass
@@ -38,12 +38,12 @@ class ClassesFile:
     """Class names; the first is mask value 0, the next 1, and so on, unless `values` says otherwise."""
     values: tuple[int, ...] | None = None
     """Mask value of each class, such as 0 and 255 for masks in black and white."""
-    colours: tuple[tuple[int, int, int], ...] | None = None
-    """RGB of each class, for pictures; with it masks may be colour pictures (RGB) in these colours."""
+    colors: tuple[tuple[int, int, int], ...] | None = None
+    """RGB of each class, for pictures; with it masks may be color pictures (RGB) in these colors."""
     ignore: int | tuple[int, int, int] | None = None
-    """A further mask value (or colour) that is not to be learned, besides 255; `names` pass over it."""
-    colour_masks: bool = False
-    """Palette PNGs hold their colours too, not indices (RGB pictures are recognised without this)."""
+    """A further mask value (or color) that is not to be learned, besides 255; `names` pass over it."""
+    color_masks: bool = False
+    """Palette PNGs hold their colors too, not indices (RGB pictures are recognized without this)."""
     images: str = "images"
     """Folder of the images."""
     masks: str = "masks"
@@ -58,7 +58,7 @@ class Folder(FileDataset):
 
     name = "folder"
     layout = "the folders 'images' and 'masks' (or others named in classes.yaml)"
-    recipe = Recipe(side=512, ratio=4, crop=512, epochs=64, batch=8, lr=1e-3)
+    recipe = Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """List both folders, learn the classes, and make the split if there is none."""
@@ -84,43 +84,43 @@ class Folder(FileDataset):
         return chosen[0], chosen[1]
 
     def identity(self) -> Iterator[object]:
-        """As for any files; and how colours are read."""
+        """As for any files; and how colors are read."""
         yield from super().identity()
-        yield self._colour_masks, sorted(self._coded.items())
+        yield self._color_masks, sorted(self._coded.items())
 
     def read_labels(self, path: Path) -> np.ndarray:
-        """Indices, or colours where classes.yaml gives them."""
-        mask = read_mask(path, colours=self._colour_masks)
+        """Indices, or colors where classes.yaml gives them."""
+        mask = read_mask(path, colors=self._color_masks)
         if mask.ndim == 2:
-            return self.look_up(mask, self.meaning, path)
+            return self.look_up(mask, self.label_of_value, path)
         if not self._coded:
-            raise colour_error(path, WAY_OUT)
+            raise color_error(path, WAY_OUT)
         red, green, blue = mask.astype(np.int32).transpose(2, 0, 1)
         codes = red << 16 | green << 8 | blue
-        labels = np.take(self._label_of_colour, codes)
-        if (strange := labels == WRONG).any():
+        labels = np.take(self._label_of_color, codes)
+        if (strange := labels == INVALID).any():
             found = np.unique(codes[strange], return_counts=True)
             listed = ", ".join(f"#{c:06x} ({n} pixels)" for c, n in list(zip(*found, strict=True))[:5])
-            raise DataError(f"the mask '{path}' holds the colours {listed}, which {CLASSES} does not name.", "labels")
+            raise DataError(f"the mask '{path}' holds the colors {listed}, which {CLASSES} does not name.", "labels")
         return labels
 
     @functools.cached_property
-    def _label_of_colour(self) -> np.ndarray:
-        """The label of each of the 2^24 colours: 16 MB, twice as fast as a search among the few that have one."""
-        table = np.full(1 << 24, WRONG, np.uint8)
+    def _label_of_color(self) -> np.ndarray:
+        """The label of each of the 2^24 colors: 16 MB, twice as fast as a search among the few that have one."""
+        table = np.full(1 << 24, INVALID, np.uint8)
         table[list(self._coded.keys())] = list(self._coded.values())
         return table
 
     def _declare(self, given: ClassesFile) -> None:
         self.classes = given.names
-        self.palette = given.colours or spread_palette(len(given.names))
-        self._colour_masks = given.colour_masks
-        self._coded = {_code(colour): label for label, colour in enumerate(given.colours or ())}
+        self.palette = given.colors or default_palette(len(given.names))
+        self._color_masks = given.color_masks
+        self._coded = {_code(color): label for label, color in enumerate(given.colors or ())}
         if isinstance(given.ignore, tuple):
             self._coded[_code(given.ignore)] = IGNORE
         counted = [value for value in range(256) if value != given.ignore][: len(given.names)]
         ignore = given.ignore if isinstance(given.ignore, int) else IGNORE
-        self.meaning = _meaning(list(given.values or counted), ignore)
+        self.label_of_value = _label_of_value(list(given.values or counted), ignore)
 
     def _discover(self, masks: list[Path]) -> None:
         with ThreadPoolExecutor() as pool:
@@ -131,9 +131,9 @@ class Folder(FileDataset):
         if not values:
             raise next((item for item in found if isinstance(item, DataError)), UserError("no masks"))
         self.classes = tuple(map(str, values))
-        self.palette = spread_palette(len(values))
-        self._colour_masks, self._coded = False, {}
-        self.meaning = _meaning(values)
+        self.palette = default_palette(len(values))
+        self._color_masks, self._coded = False, {}
+        self.label_of_value = _label_of_value(values)
 
 
 def read_classes(path: Path) -> ClassesFile:
@@ -142,23 +142,23 @@ def read_classes(path: Path) -> ClassesFile:
     if "names" not in settings:
         raise UserError(f"'{path}' does not say the 'names' of the classes.")
     given = from_dict(ClassesFile, settings, f"'{path}'")
-    if not 1 <= len(given.names) <= WRONG or len(set(given.names)) < len(given.names):
-        raise UserError(f"'{path}' must give 1 to {WRONG} class names, each once, not {len(given.names)}.")
-    if given.colours is not None and len(given.colours) != len(given.names):
-        raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.colours)} colours.")
+    if not 1 <= len(given.names) <= INVALID or len(set(given.names)) < len(given.names):
+        raise UserError(f"'{path}' must give 1 to {INVALID} class names, each once, not {len(given.names)}.")
+    if given.colors is not None and len(given.colors) != len(given.names):
+        raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.colors)} colors.")
     if given.values is not None and len(given.values) != len(given.names):
         raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.values)} values.")
     if given.values is not None and len({*given.values, given.ignore}) <= len(given.values):
         raise UserError(f"'{path}' gives one mask value to two classes, or to a class and 'ignore'.")
-    every = [*(given.colours or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
+    every = [*(given.colors or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
     if len(set(every)) < len(every):
-        raise UserError(f"'{path}' gives one colour to two classes, or to a class and 'ignore'.")
+        raise UserError(f"'{path}' gives one color to two classes, or to a class and 'ignore'.")
     numbers = [*(given.values or ()), *([given.ignore] if isinstance(given.ignore, int) else [])]
     every += [(number,) * 3 for number in numbers]
-    if any(not 0 <= part <= 255 for colour in every for part in colour):
-        raise UserError(f"'{path}' holds a colour or value outside 0..255.")
-    if given.colour_masks and not given.colours:
-        raise UserError(f"'{path}' says colour_masks but gives no 'colours'.")
+    if any(not 0 <= part <= 255 for color in every for part in color):
+        raise UserError(f"'{path}' holds a color or value outside 0..255.")
+    if given.color_masks and not given.colors:
+        raise UserError(f"'{path}' says color_masks but gives no 'colors'.")
     for folder in (given.images, given.masks):
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise UserError(f"'{path}' names the folder '{folder}', which is not inside '{path.parent}'.")
@@ -185,15 +185,15 @@ def _values(path: Path) -> set[int] | DataError:
     except DataError as error:
         return error
     if mask.ndim == 3:
-        return colour_error(path, WAY_OUT)
+        return color_error(path, WAY_OUT)
     return set(np.flatnonzero(np.bincount(mask.ravel())).tolist())
 
 
-def _meaning(values: list[int], ignore: int = IGNORE) -> tuple[int, ...]:
+def _label_of_value(values: list[int], ignore: int = IGNORE) -> tuple[int, ...]:
     """The label of every mask value: they count up along `values`."""
     labels = {IGNORE: IGNORE, ignore: IGNORE, **{value: label for label, value in enumerate(values)}}
-    return tuple(labels.get(value, WRONG) for value in range(256))
+    return tuple(labels.get(value, INVALID) for value in range(256))
 
 
-def _code(colour: Colour) -> int:
-    return colour[0] << 16 | colour[1] << 8 | colour[2]
+def _code(color: Color) -> int:
+    return color[0] << 16 | color[1] << 8 | color[2]

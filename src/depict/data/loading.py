@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     """One process's share of a step; it may be empty in the last step of an epoch."""
 
     images: torch.Tensor
-    """float32 (B, 3, h, w), normalised."""
+    """float32 (B, 3, h, w), normalized."""
     labels: torch.Tensor
     """uint8 (B, h, w), 255 = ignored."""
     indices: torch.Tensor

@@ -1,6 +1,6 @@
 """Data sets made of files: an image and a mask of the same name, read, decoded and never trusted.
 
-Decoding is that of `images.py`. Images are turned as their EXIF tag says, as every viewer and labelling tool shows
+Decoding is that of `images.py`. Images are turned as their EXIF tag says, as every viewer and labeling tool shows
 them, so that a mask has to fit the turned image.
 """
 
@@ -17,14 +17,14 @@ from PIL import Image
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
-from depict.images import file_to_rgb, orientation
-from depict.images import opened as open_picture
+from depict.io.images import file_to_rgb, orientation
+from depict.io.images import opened as open_picture
 
 if TYPE_CHECKING:
     import torch
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
-WRONG = 254
+INVALID = 254
 """Stands in lookup tables for a mask value that means nothing; so 254 classes are the most."""
 
 Named = tuple[str, Path]
@@ -43,7 +43,7 @@ class FileDataset(Dataset):
 
     layout: str
     """What must lie under the root, for error messages."""
-    meaning: tuple[int, ...]
+    label_of_value: tuple[int, ...]
     """The label that mask value 0, 1, 2, ... stands for. Further values are errors, but for 255, which is ignored."""
 
     def __init__(self, root: Path | None, split: str) -> None:
@@ -51,8 +51,8 @@ class FileDataset(Dataset):
         if root is None:
             raise UserError(f"{self.name} needs the folder it lies in: --root DIR with {self.layout}.")
         images, masks = self.find(root)
-        if len(self.classes) > WRONG:
-            raise UserError(f"{self.name} has {len(self.classes)} classes; at most {WRONG} are supported.")
+        if len(self.classes) > INVALID:
+            raise UserError(f"{self.name} has {len(self.classes)} classes; at most {INVALID} are supported.")
         self.problems: list[DataError] = []
         """Files that are missing, left over or there twice; `extra` alone does not hinder training."""
         self._images, self._masks = self._unique(images), self._unique(masks)
@@ -85,7 +85,7 @@ class FileDataset(Dataset):
 
     def identity(self) -> Iterator[object]:
         """What mask values mean; names, sizes and times of all files, so that other files are another data set."""
-        yield self.meaning
+        yield self.label_of_value
         for index, name in enumerate(self._names):
             for path in self.paths(index):
                 try:
@@ -106,20 +106,20 @@ class FileDataset(Dataset):
 
     def read_labels(self, path: Path) -> np.ndarray:
         """A mask file as labels uint8 (H, W)."""
-        return self.look_up(read_mask(path), self.meaning, path)
+        return self.look_up(read_mask(path), self.label_of_value, path)
 
-    def look_up(self, mask: np.ndarray, meaning: tuple[int, ...], path: Path) -> np.ndarray:
+    def look_up(self, mask: np.ndarray, label_of_value: tuple[int, ...], path: Path) -> np.ndarray:
         """Mask values uint8 (H, W) to labels uint8 (H, W); `path` is for errors."""
         if mask.ndim == 3:
-            raise colour_error(path)
-        table = np.full(256, WRONG, np.uint8)
+            raise color_error(path)
+        table = np.full(256, INVALID, np.uint8)
         table[IGNORE] = IGNORE
-        table[: len(meaning)] = meaning
+        table[: len(label_of_value)] = label_of_value
         labels = np.take(table, mask)
-        if (labels == WRONG).any():
-            found = np.unique(mask[labels == WRONG], return_counts=True)
+        if (labels == INVALID).any():
+            found = np.unique(mask[labels == INVALID], return_counts=True)
             listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
-            known = [value for value, label in enumerate(meaning) if label < WRONG]
+            known = [value for value, label in enumerate(label_of_value) if label < INVALID]
             whole = known == list(range(known[0], known[-1] + 1))
             where = f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
             void = f", and {IGNORE} for ignored pixels" if table[IGNORE] == IGNORE else ""
@@ -176,18 +176,18 @@ def read_image(path: Path) -> torch.Tensor:
         return torch.from_numpy(np.require(file_to_rgb(path, image), requirements="W")).permute(2, 0, 1)
 
 
-def read_mask(path: Path, colours: bool = False) -> np.ndarray:
-    """A mask file: indices uint8 (H, W), or colours uint8 (H, W, 3) of RGB (with `colours` also palette) files."""
+def read_mask(path: Path, colors: bool = False) -> np.ndarray:
+    """A mask file: indices uint8 (H, W), or colors uint8 (H, W, 3) of RGB (with `colors` also palette) files."""
     with opened(path) as image:
         check_mask(path, image)
-        if image.mode in ("1", "L", "P") and not (colours and image.mode == "P"):
+        if image.mode in ("1", "L", "P") and not (colors and image.mode == "P"):
             return np.array(image, np.uint8)
         return np.array(image.convert("RGB"))
 
 
-def colour_error(path: Path, way_out: str = "") -> DataError:
-    """Colours where indices were expected."""
-    text = f"the mask '{path}' is a colour (RGB) picture where class indices were expected: save it as an 8-bit PNG"
+def color_error(path: Path, way_out: str = "") -> DataError:
+    """Colors where indices were expected."""
+    text = f"the mask '{path}' is a color (RGB) picture where class indices were expected: save it as an 8-bit PNG"
     return DataError(f"{text} of class indices{way_out}.", "format")
 
 

@@ -1,4 +1,4 @@
-"""Pascal Context: VOC 2010 photographs labelled whole, 59 classes and background."""
+"""Pascal Context: VOC 2010 photographs labeled whole, 59 classes and background."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PascalContext(FileDataset):
         *("sofa", "table", "track", "train", "tree", "truck", "tvmonitor", "wall", "water", "window", "wood"),
     )
     palette = voc_palette(60)
-    meaning: tuple[int, ...] = tuple(range(60))
-    recipe = Recipe(side=520, ratio=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
+    label_of_value: tuple[int, ...] = tuple(range(60))
+    recipe = Recipe(short_edge=520, max_aspect=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
 
     def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
         """A text file names the images of the split."""
@@ -58,4 +58,4 @@ class PascalContext59(PascalContext):
     name = "pascal_context_59"
     classes = PascalContext.classes[1:]
     palette = PascalContext.palette[1:]
-    meaning = (IGNORE, *range(59))
+    label_of_value = (IGNORE, *range(59))

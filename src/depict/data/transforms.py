@@ -13,14 +13,14 @@ import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
-from depict.bands import resized_size
 from depict.data.dataset import IGNORE
+from depict.inference.sliding import resized_size
 
 FACTORS = (0.5, 2.0)
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
 BAND = 64
-"""Rows whose colours are distorted at a time: they stay in the processor's cache from step to step."""
+"""Rows whose colors are distorted at a time: they stay in the processor's cache from step to step."""
 
 
 def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -32,19 +32,19 @@ def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 class Augmentation:
     """From a sample as read to a training example. `mean` and `std` are in units of 0..1."""
 
-    side: int
-    ratio: float
+    short_edge: int
+    max_aspect: float
     crop: tuple[int, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    factors: tuple[float, float] = FACTORS
-    colours: bool = True
-    mirror: bool = True
+    scale_range: tuple[float, float] = FACTORS
+    color_jitter: bool = True
+    flip: bool = True
 
     def __call__(
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Image uint8 (3, H, W), labels uint8 (H, W) -> float32 (3, h, w) normalised, uint8 (h, w); (h, w) = crop."""
+        """Image uint8 (3, H, W), labels uint8 (H, W) -> float32 (3, h, w) normalized, uint8 (h, w); (h, w) = crop."""
         image, labels = self.vary(image, labels, generator)
         height, width = labels.shape
         padded, padded_labels = torch.zeros(3, *self.crop), torch.full(self.crop, IGNORE, dtype=torch.uint8)
@@ -56,17 +56,17 @@ class Augmentation:
     def vary(
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """All that is random: size, crop, flip and colours. uint8 in, uint8 out, at most as large as the crop."""
-        factor = generator.uniform(*self.factors)
-        size = resized_size(image.shape[1], image.shape[2], self.side, self.ratio, factor)
+        """All that is random: size, crop, flip and colors. uint8 in, uint8 out, at most as large as the crop."""
+        factor = generator.uniform(*self.scale_range)
+        size = resized_size(image.shape[1], image.shape[2], self.short_edge, self.max_aspect, factor)
         labels = resize_labels(labels, size)
         top, left = choose_crop(labels, self.crop, generator)
         window = (..., slice(top, top + self.crop[0]), slice(left, left + self.crop[1]))
         image, labels = resize_image(image, size)[window], labels[window]
-        if generator.random() < 0.5 and self.mirror:
+        if generator.random() < 0.5 and self.flip:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
         image = image.contiguous()
-        return distort_colours(image, generator) if self.colours else image, labels.contiguous()
+        return distort_colors(image, generator) if self.color_jitter else image, labels.contiguous()
 
 
 def resize_image(image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -97,7 +97,7 @@ def is_varied(labels: torch.Tensor) -> bool:
     return int((counts > 0).sum()) >= 2 and bool(counts.max() < LARGEST_SHARE * counts.sum())
 
 
-def distort_colours(image: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+def distort_colors(image: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
     """Photometric distortion of uint8 (3, H, W): each step with even odds, clipped to whole 0..255 after each."""
     brightness = (shift_brightness, generator.uniform(-32, 32))
     contrast = (scale_contrast, generator.uniform(0.5, 1.5))
@@ -127,8 +127,8 @@ def scale_contrast(channels: torch.Tensor, factor: float) -> None:
 
 # The published code converts to OpenCV's uint8 HSV (hue in 180 steps of 2 degrees) and back. The two functions below
 # are the same maps of HSV in floating point without ever forming HSV, so they differ by its rounding only (a few
-# grey levels), and take a quarter of the time of torchvision's `adjust_hue`, which would dominate loading.
-# torchvision's `adjust_saturation` is another thing: it blends with grey, which changes HSV's value too.
+# gray levels), and take a quarter of the time of torchvision's `adjust_hue`, which would dominate loading.
+# torchvision's `adjust_saturation` is another thing: it blends with gray, which changes HSV's value too.
 
 
 def scale_saturation(channels: torch.Tensor, factor: float) -> None:
@@ -144,14 +144,14 @@ def shift_hue(channels: torch.Tensor, shift: float) -> None:
     largest, chroma = _extremes(channels)
     per_chroma = chroma.clamp_min(1).reciprocal_()
     # Hue in sextants, -1..5: red at 0, green at 2, blue at 4. Values are whole, so the clamps are 0 where a channel is
-    # the largest and 1 elsewhere; `lerp` chooses by them much faster than `where`, which is not vectorised.
+    # the largest and 1 elsewhere; `lerp` chooses by them much faster than `where`, which is not vectorized.
     hue = (red - green).mul_(per_chroma).add_(4)
     hue = torch.lerp((blue - red).mul_(per_chroma).add_(2), hue, (largest - green).clamp_max_(1))
     hue = torch.lerp((green - blue).mul_(per_chroma), hue, (largest - red).clamp_max_(1)).add_(shift / 30)
-    for centre, channel in zip((0, 2, 4), channels, strict=True):
-        # A channel is full within one sextant of its centre and falls to the smallest value over the next:
+    for center, channel in zip((0, 2, 4), channels, strict=True):
+        # A channel is full within one sextant of its center and falls to the smallest value over the next:
         # the distance around the circle of six is 3 - |d - 3|, and what it takes away is that distance - 1 in 0..1.
-        taken = (hue - centre).abs_().sub_(3).abs_().neg_().add_(2).clamp_(0, 1)
+        taken = (hue - center).abs_().sub_(3).abs_().neg_().add_(2).clamp_(0, 1)
         torch.addcmul(largest, taken, chroma, value=-1, out=channel)
     channels.round_()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from depict.decoders.base import JointDecoder
-from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, initialise
-from depict.decoders.depict import start_steps
+from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, initialize
+from depict.decoders.depict import init_step_sizes
 from depict.errors import UserError, unknown
 
 ATTENTION = ("mssa", "mhsa", "none")
@@ -47,5 +47,5 @@ class Ablation(JointDecoder):
             elif feedforward == "mlp":
                 blocks.append(MLPBlock(dim, dropout))
         super().__init__(dim, num_classes, blocks, logit_gain)
-        initialise(self)
-        start_steps(self, step_size)
+        initialize(self)
+        init_step_sizes(self, step_size)

@@ -65,7 +65,7 @@ class MSSABlock(SubspaceBlock):
 
 
 class MSCABlock(SubspaceBlock):
-    """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: the query itself is not normalised."""
+    """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: the query itself is not normalized."""
 
     name = "msca"
     operator: MSCA
@@ -161,7 +161,7 @@ class ISTABlock(SubBlock):
         return F.relu(Y + self.eta * (Y @ self.A - Y @ self.A.T @ self.A) - self.eta * self.lambda_)
 
 
-def initialise(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
     """Start linear layers as Segmenter does: weights N(0, 0.02^2), biases 0. LayerNorms start at 1 and 0 anyway."""
     for part in module.modules():
         if isinstance(part, nn.Linear):

@@ -27,7 +27,7 @@ class DepictSA(JointDecoder):
         _at_least_one("layers", layers)
         blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)]
         super().__init__(dim, num_classes, blocks, logit_gain)
-        start_steps(self, step_size)
+        init_step_sizes(self, step_size)
 
 
 class DepictCA(ClassEmbeddingDecoder):
@@ -56,7 +56,7 @@ class DepictCA(ClassEmbeddingDecoder):
             [MSCABlock(dim, cross_heads, cross_head_dim, dropout) for _ in range(cross_layers)]
         )
         self.class_norm = nn.LayerNorm(dim)
-        start_steps(self, step_size)
+        init_step_sizes(self, step_size)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
@@ -76,7 +76,7 @@ class DepictCA(ClassEmbeddingDecoder):
         return self.masks(Z, self.class_norm(Q), grid, trace)
 
 
-def start_steps(decoder: nn.Module, step_size: float | None) -> None:
+def init_step_sizes(decoder: nn.Module, step_size: float | None) -> None:
     """Give every step the same size to start from; None leaves them drawn from N(0, 1), as released."""
     if step_size is not None:
         for part in decoder.modules():

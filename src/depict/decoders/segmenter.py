@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from depict.decoders.base import Decoder, Grid, JointDecoder, Trace
-from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, initialise
+from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, initialize
 from depict.errors import UserError
 from depict.operators import normal_
 
@@ -35,7 +35,7 @@ class MaskTransformer(JointDecoder):
         self.proj_classes = nn.Parameter(torch.empty(dim, dim))
         normal_(self.proj_patches, dim**-0.5)
         normal_(self.proj_classes, dim**-0.5)
-        initialise(self)
+        initialize(self)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
@@ -53,7 +53,7 @@ class Linear(Decoder):
     def __init__(self, dim: int, num_classes: int):
         super().__init__(dim, num_classes)
         self.head = nn.Linear(dim, num_classes)
-        initialise(self)
+        initialize(self)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""

@@ -17,12 +17,13 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from depict.config import Config, DataConfig, DecoderConfig, EncoderConfig
+from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
 from depict.data import DATASETS, dataset_class
-from depict.data.dataset import Colour
+from depict.data.dataset import Color
 from depict.errors import UserError, unknown
 from depict.interchange.official import our_decoder_state
-from depict.model import SegmentationModel, load_weights
+from depict.model import SegmentationModel
+from depict.runs import load_weights
 
 VARIANT = "variant.yml"
 _SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large"}
@@ -64,7 +65,7 @@ def import_checkpoint(
     """Build our model from an official checkpoint; arguments that are given come before what the YAML says.
 
     `variant`: the YAML, by default `variant.yml` beside the checkpoint, if there is one. `data`: the data set whose
-    class names, colours and sizes the model is to carry.
+    class names, colors and sizes the model is to carry.
     """
     from depict.encoder import read_state
 
@@ -189,7 +190,7 @@ def _encoder(state: Mapping[str, Tensor], settings: _Settings) -> tuple[EncoderC
     depth = _count(state, _ENCODER_LAYERS)
     distilled = "encoder.dist_token" in state
     size = _SIZES.get((dim, depth))
-    name = _encoder_name(size, patch[0], distilled, _normalisation(state, settings))
+    name = _encoder_name(size, patch[0], distilled, _normalization(state, settings))
     config = EncoderConfig(name, pretrained=False, drop_path=settings.number("net_kwargs", "drop_path_rate") or 0.0)
     if size is None or f"_{size}_" not in name:
         config.dim, config.depth = dim, depth
@@ -199,7 +200,7 @@ def _encoder(state: Mapping[str, Tensor], settings: _Settings) -> tuple[EncoderC
 
 
 def _encoder_name(size: str | None, patch: int, distilled: bool, family: str) -> str:
-    """timm's name of this ViT or DeiT, or of one that differs in numbers only; its normalisation is the right one."""
+    """timm's name of this ViT or DeiT, or of one that differs in numbers only; its normalization is the right one."""
     import timm
 
     between = "_distilled" if distilled else ""
@@ -207,7 +208,7 @@ def _encoder_name(size: str | None, patch: int, distilled: bool, family: str) ->
         name = f"{family}_{candidate}{between}_patch{patches}_{pixels}"
         if timm.is_model(name) and tuple(timm.get_pretrained_cfg(name).mean) == _MEANS[family]:
             return name
-    raise UserError(f"no encoder of timm is a {family}{between} with patches of {patch} pixels and the right colours.")
+    raise UserError(f"no encoder of timm is a {family}{between} with patches of {patch} pixels and the right colors.")
 
 
 def _image_size(state: Mapping[str, Tensor], settings: _Settings, patch: int, prefix: int) -> tuple[int, int]:
@@ -223,7 +224,7 @@ def _image_size(state: Mapping[str, Tensor], settings: _Settings, patch: int, pr
     return grid[0] * patch, grid[1] * patch
 
 
-def _normalisation(state: Mapping[str, Tensor], settings: _Settings) -> str:
+def _normalization(state: Mapping[str, Tensor], settings: _Settings) -> str:
     """vit (mean and deviation 0.5) or deit (ImageNet's)."""
     said = settings.text("net_kwargs", "normalization") or settings.text("dataset_kwargs", "normalization")
     if said is None:
@@ -288,8 +289,8 @@ def _num_classes(state: Mapping[str, Tensor], kind: str) -> int:
 
 def _data(
     count: int, settings: _Settings, asked: str | None, image_size: tuple[int, int]
-) -> tuple[list[str], list[Colour] | None, DataConfig]:
-    """Class names and colours of the data set asked for or named by the YAML; plain numbers where it is unknown."""
+) -> tuple[list[str], list[Color] | None, DataConfig]:
+    """Class names and colors of the data set asked for or named by the YAML; plain numbers where it is unknown."""
     name = asked or settings.text("dataset_kwargs", "dataset") or ""
     sides = settings.pair("dataset_kwargs", "image_size")
     side = min(sides) if sides else None
@@ -299,10 +300,10 @@ def _data(
     if len(classes) != count:
         if asked:
             raise UserError(f"the checkpoint has {count} classes, '{asked}' has {len(classes) or 'its own'}.")
-        return [f"class {index}" for index in range(count)], None, DataConfig(side=side)
+        return [f"class {index}" for index in range(count)], None, DataConfig(short_edge=side)
     kind = dataset_class(name)
-    side = side or max(kind.recipe.side, min(image_size))
-    return list(classes), list(kind.palette), DataConfig(name=name, side=side, ratio=kind.recipe.ratio)
+    side = side or max(kind.recipe.short_edge, min(image_size))
+    return list(classes), list(kind.palette), DataConfig(name=name, short_edge=side, max_aspect=kind.recipe.max_aspect)
 
 
 def _renamed(

@@ -13,66 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from depict.config import read_yaml
 from depict.errors import UserError
+from depict.io.hub import CONFIG, PREFIX, WEIGHTS, check_name, one_line
+from depict.io.yaml import read_yaml
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
 
-PREFIX = "hf-hub:"
-CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
-PATIENCE = 5.0
-"""Seconds to wait for the hub's first answer."""
-_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-
-
-def local_run(run: str | Path) -> Path:
-    """The folder of a run. `hf-hub:user/name` or `hf-hub:user/name@revision` is downloaded once and kept."""
-    if not str(run).startswith(PREFIX):
-        return Path(run)
-    name, _, revision = str(run).removeprefix(PREFIX).partition("@")
-    _check(name)
-    from huggingface_hub import snapshot_download
-
-    silence = no_answer(name)
-    try:
-        folder = snapshot_download(
-            name,
-            revision=revision or None,
-            allow_patterns=[CONFIG, WEIGHTS],
-            local_files_only=silence is not None,
-        )
-        return Path(folder)
-    except Exception as error:  # whatever the hub's client, the network or the disk raises
-        way_out = "It is not kept here either." if silence else "Is the name right, and are you logged in?"
-        raise UserError(f"cannot get '{name}' from the hub: {_one_line(silence or error)} {way_out}") from error
-
-
-def no_answer(name: str) -> Exception | None:
-    """Why the hub cannot be asked for the repository `name`; None if it answers, be it with a refusal.
-
-    One short try: left alone, its client goes on for more than a minute per file when there is no network.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        HfApi().model_info(name, timeout=PATIENCE)
-    except HfHubHTTPError:
-        return None
-    except Exception as error:  # the client's, that of its HTTP library, or its offline mode
-        return error
-    return None
-
-
-def beside(run: str | Path) -> Path:
-    """Where findings about a run are written: into its folder, or the current one for a run of the hub."""
-    return Path() if str(run).startswith(PREFIX) else Path(run)
+CARD = "README.md"
 
 
 def push(run: Path, name: str, private: bool = False) -> str:
     """Send the best model of a run to the hub as user/name, with a model card; gives its address."""
-    _check(name)
+    check_name(name)
     import depict
 
     model = depict.load(run)  # a run that cannot be loaded is not sent
@@ -90,7 +43,7 @@ def push(run: Path, name: str, private: bool = False) -> str:
         api.create_commit(name, operations, commit_message=f"depict {depict.__version__}: {model.config.decoder.name}")
     except Exception as error:  # as above
         raise UserError(
-            f"cannot push to '{name}': {_one_line(error)} Are you logged in (`hf auth login`) with the right to write?"
+            f"cannot push to '{name}': {one_line(error)} Are you logged in (`hf auth login`) with the right to write?"
         ) from error
     return str(url)
 
@@ -182,24 +135,14 @@ def _front_matter(name: str, results: dict[str, dict[str, Any]]) -> dict[str, An
 
 def _class_table(model: SegmentationModel, result: dict[str, Any]) -> list[str]:
     scores = {row.get("name"): row.get("iou") for row in result.get("classes", []) if isinstance(row, dict)}
-    lines = ["| # | class | colour | IoU |", "|---|---|---|---|"]
-    for index, (name, colour) in enumerate(zip(model.classes, model.palette, strict=True)):
+    lines = ["| # | class | color | IoU |", "|---|---|---|---|"]
+    for index, (name, color) in enumerate(zip(model.classes, model.palette, strict=True)):
         score = scores.get(name)
         told = f"{100 * score:.1f} %" if isinstance(score, (int, float)) else ""
-        lines.append(f"| {index} | {_cell(name)} | `#{bytes(colour).hex()}` | {told} |")
+        lines.append(f"| {index} | {_cell(name)} | `#{bytes(color).hex()}` | {told} |")
     return lines
-
-
-def _check(name: str) -> None:
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise UserError(f"'{name}' is not a name on the hub: it must read user/name.")
 
 
 def _cell(text: object) -> str:
     """Text that stays inside one cell of a table."""
     return " ".join(str(text).replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return (text if len(text) <= 200 else text[:197] + "...").rstrip(".") + "."

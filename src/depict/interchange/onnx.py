@@ -1,4 +1,4 @@
-"""A model as an ONNX file: the network from normalised images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
+"""A model as an ONNX file: the network from normalized images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
 
 The upsampling stays outside, so that memory does not grow with C x H x W; `onnx_predictor.py` renders the answer. No
 file is written before onnxruntime gave the numbers of PyTorch, at other batches and sizes than the traced ones too.
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from depict.errors import UserError
-from depict.files import atomic_path
-from depict.interchange.onnx_predictor import OnnxPredictor, open_session, write_metadata
+from depict.inference.onnx_predictor import OnnxPredictor, open_session, write_metadata
+from depict.io.files import atomic_path
 
 if TYPE_CHECKING:
     from depict.data.dataset import Dataset
@@ -67,7 +67,7 @@ def export(
     return differences
 
 
-def quantise(source: Path, path: Path) -> None:
+def quantize(source: Path, path: Path) -> None:
     """Write `source` to `path` with the weights of matrix products in 8 bits; activations are scaled as they come."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

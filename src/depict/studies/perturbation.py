@@ -30,17 +30,17 @@ from depict.analysis.perturbation import (
     draw,
     find,
     plan,
-    summarise,
+    summarize,
 )
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
 from depict.data.dataset import draw as draw_samples
 from depict.errors import UserError
-from depict.evaluation import protocol_for
-from depict.files import atomic_path, write_json
-from depict.interchange.hub import PREFIX, local_run
-from depict.model import WEIGHTS, SegmentationModel, load, read_run
-from depict.runs import claim
+from depict.evaluation import sliding_window_for
+from depict.io.files import atomic_path, write_json
+from depict.io.hub import PREFIX, local_run
+from depict.model import SegmentationModel
+from depict.runs import WEIGHTS, load, lock_run, read_run
 
 FILE = "perturbation.json"
 ASIDE = ("runs", "root")
@@ -121,7 +121,7 @@ def run(asked: Asked, out: Path, device: str = "cpu") -> str:
     folders = {name: local_run(source) for name, source in asked.runs.items()}
     digests = {name: _digest(folder) for name, folder in folders.items()}
     images = {name: open_images(asked, folder) for name, folder in folders.items()}  # mistakes are told first
-    with claim(out):
+    with lock_run(out):
         write_json(out / FILE, vars(asked))
         for number, (name, folder) in enumerate(folders.items(), 1):
             path = out / "runs" / f"{name}.json"
@@ -157,10 +157,10 @@ def measure(
     from tqdm import tqdm
 
     tally = Tally(model.eval(), plan(model.decoder, seeds, sigmas))
-    protocol = protocol_for(model, dataset)
+    sliding = sliding_window_for(model, dataset)
     for index in tqdm(range(len(dataset)), desc=f"{title}, {len(tally.decoders)} decoders", unit="image"):
-        tally.add(*dataset.read(index), protocol)
-    return {"images": len(dataset), "rows": summarise(tally.scores(), sigmas)}
+        tally.add(*dataset.read(index), sliding)
+    return {"images": len(dataset), "rows": summarize(tally.scores(), sigmas)}
 
 
 def write_results(asked: Asked, out: Path) -> str:

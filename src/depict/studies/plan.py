@@ -12,13 +12,14 @@ from typing import Any
 import torch
 import yaml
 
-from depict.config import Config, DecoderConfig, from_dict, read_yaml, to_dict
+from depict.config.paper import ROWS
+from depict.config.presets import merge
+from depict.config.resolve import resolve
+from depict.config.schema import Config, DecoderConfig
 from depict.decoders import create_decoder, decoder_options
 from depict.errors import UserError, unknown
-from depict.paper import ROWS
-from depict.presets import merge
+from depict.io.yaml import from_dict, read_yaml, to_dict
 from depict.runs import refuse_difference
-from depict.settings import resolve
 
 STUDIES = ("ablation", "subset", "decoders")
 DECODERS = {

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from depict.config import Config, EncoderConfig
+from depict.config.paper import ROWS, SUBSET
+from depict.config.resolve import as_pair
+from depict.config.schema import Config, EncoderConfig
 from depict.costs import decoder_costs
 from depict.decoders import decoder_options
 from depict.errors import UserError
-from depict.files import atomic_path, write_json
-from depict.model import as_pair, read_run
-from depict.paper import ROWS, SUBSET
-from depict.runs import read_metrics
+from depict.io.files import atomic_path, write_json
+from depict.runs import read_metrics, read_run
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, START, Cell, Study, plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Line = dict[str, Any]
-# Okabe and Ito's colours, which colour-blind readers tell apart; shapes differ as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colors, which color-blind readers tell apart; shapes differ as well.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 TOLD = ("epochs", "batch", "optimizer", "lr")
 """Settings of the training that stand over the table."""
@@ -262,7 +262,7 @@ def draw(study: Study, lines: list[Line], out: Path) -> None:
             figure = Figure(figsize=(width, 1 + 0.5 * len(groups) + 0.3 * sum(heights)), layout="constrained")
             axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=[h + 1 for h in heights])
             for index, group in enumerate(groups):
-                _points(axes[index, 0], [line for line in lines if line["group"] == group], COLOURS[index])
+                _points(axes[index, 0], [line for line in lines if line["group"] == group], COLORS[index])
                 axes[index, 0].set_title(group if len(groups) > 1 else "", loc="left", fontsize=9)
             axes[-1, 0].set_xlabel("validation mIoU (%)")
         several = any(len(line["seeds"]) > 1 for line in lines)
@@ -279,13 +279,13 @@ def _short(texts: list[str]) -> list[str]:
     return [",".join([name, *(one for one in settings if one not in common[name])]) for name, *settings in parts]
 
 
-def _points(axes: Axes, lines: list[Line], colour: str) -> None:
+def _points(axes: Axes, lines: list[Line], color: str) -> None:
     heights = range(len(lines))
     for height, line in zip(heights, lines, strict=True):
         scores = [100 * score for score in line["miou"]]
         axes.plot(scores, [height] * len(scores), "o", mfc="none", mec="#888888", ms=4, zorder=1)
         axes.errorbar(
-            100 * line["mean"], height, xerr=100 * (line["spread"] or 0), fmt="D", color=colour, capsize=3, ms=5
+            100 * line["mean"], height, xerr=100 * (line["spread"] or 0), fmt="D", color=color, capsize=3, ms=5
         )
     axes.set_yticks(heights, _short([line["label"] for line in lines]))
     axes.set_ylim(len(lines) - 0.5, -0.5)
@@ -301,7 +301,7 @@ def _curves(axes: Axes, lines: list[Line], groups: list[str]) -> None:
             [line["images"] * aside for line in rows],
             [100 * line["mean"] for line in rows],
             yerr=[100 * (line["spread"] or 0) for line in rows],
-            color=COLOURS[index % len(COLOURS)],
+            color=COLORS[index % len(COLORS)],
             marker=MARKERS[index % len(MARKERS)],
             capsize=3,
             label=name,

@@ -11,20 +11,21 @@ from pathlib import Path
 
 import torch
 
-from depict.config import Config, to_dict, write_yaml
+from depict.config.resolve import resolve
+from depict.config.schema import Config
 from depict.data.dataset import Dataset, draw
 from depict.data.loading import Schedule
 from depict.errors import UserError
-from depict.evaluation import Result, evaluate, protocol_for
-from depict.files import write_json
-from depict.losses import cross_entropy
-from depict.model import SegmentationModel, load
-from depict.optimisation import create_optimizer
-from depict.runs import claim, read_metrics
-from depict.settings import resolve
+from depict.evaluation import Result, evaluate, sliding_window_for
+from depict.io.files import write_json
+from depict.io.yaml import to_dict, write_yaml
+from depict.model import SegmentationModel
+from depict.runs import load, lock_run, read_metrics
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, FILE, Cell, Study, plan
 from depict.studies.results import best_line, collect, training_time, write_results
-from depict.training import train
+from depict.training.loop import train
+from depict.training.losses import cross_entropy
+from depict.training.optim import create_optimizer
 
 TRIED_STEPS = 3
 TRIED_IMAGES = 2
@@ -40,7 +41,7 @@ def run(study: Study, out: Path, multiscale: bool = False) -> None:
     cells = distinct(study)
     for cell in cells:
         resolve(cell.config)  # a mistake in the last cell is told before the first is trained
-    with claim(out):
+    with lock_run(out):
         write_yaml(out / FILE, to_dict(study))
         for number, cell in enumerate(cells, 1):
             if not cell.finished(out):
@@ -68,14 +69,14 @@ def _evaluate(cell: Cell, out: Path, name: str, last: Result | None = None) -> N
     folder = cell.folder(out)
     validation = resolve(cell.config)[2]
     model = load(folder).to(_device(cell.config))
-    protocol = protocol_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
+    sliding = sliding_window_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
     scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
     if last is None or scores.index(max(scores)) < len(scores) - 1:
-        last = evaluate(model, validation, protocol, progress=True)
+        last = evaluate(model, validation, sliding, progress=True)
     about = {
         "data": validation.name,
         "split": validation.split,
-        "protocol": dataclasses.asdict(protocol),
+        "protocol": dataclasses.asdict(sliding),
         "processes": 1,
     }
     write_json(folder / name, about | last.to_dict())
@@ -155,8 +156,8 @@ def _try(config: Config, validation: Dataset) -> tuple[float, float]:
         optimizer.step()
         times.append(time.perf_counter() - start)
     some = draw(validation, min(TRIED_IMAGES, len(validation)), 0)
-    protocol = protocol_for(model, validation)
-    evaluate(model, some, protocol)
+    sliding = sliding_window_for(model, validation)
+    evaluate(model, some, sliding)
     start = time.perf_counter()
-    evaluate(model, some, protocol)
+    evaluate(model, some, sliding)
     return min(times[1:]), (time.perf_counter() - start) / len(some)

@@ -1,0 +1,1 @@
+"""Settings: typed once, read from YAML and flags, resolved against the data set."""

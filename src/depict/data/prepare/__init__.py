@@ -1,0 +1,1 @@
+"""Downloading, unpacking and converting the public data sets."""

@@ -1,0 +1,1 @@
+"""Painted scenes: a data set that needs no download."""

@@ -1,0 +1,1 @@
+"""Reading files safely and writing them atomically."""

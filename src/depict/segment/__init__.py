@@ -1,0 +1,1 @@
+"""Pictures in, label maps out: the work behind `depict segment`."""

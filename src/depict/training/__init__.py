@@ -1,0 +1,1 @@
+"""Training: the loop, the optimizer, the losses and the feature cache."""

@@ -1,0 +1,137 @@
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from depict.config.resolve import resolve
+from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+from depict.data import create_dataset
+from depict.data.check import check_dataset, quick_check
+from depict.data.dataset import draw, hold_out
+from depict.errors import UserError
+from depict.training.loop import train
+from depict.viz.samples import draw_samples
+from support.layouts import camvid, folder, picture, save, stripes
+
+
+def spoil(root):
+    """A CamVid with one fault of every kind. Returns the file that each is about."""
+    camvid(root, [0, 1, 11], count=8)
+    image = [root / "train" / f"0001TP_{i:06}.png" for i in range(8)]
+    mask = [root / "trainannot" / path.name for path in image]
+    mask[0].unlink()
+    save(mask[1], stripes([0], 5, 5))
+    save(mask[2], stripes([3, 77, 99]))
+    save(mask[3], picture())
+    image[4].write_bytes(image[4].read_bytes()[:100])
+    save(image[5].with_suffix(".jpg"), picture())
+    save(root / "trainannot" / "left over.png", stripes([0]))
+    files = {"missing": image[0], "size": mask[1], "labels": mask[2], "format": mask[3], "unreadable": image[4]}
+    return {**files, "duplicate": image[5], "extra": root / "trainannot" / "left over.png"}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_fault_is_found_and_named(tmp_path, workers):
+    files = spoil(tmp_path)
+    report = check_dataset(create_dataset("camvid", tmp_path, "train"), workers)
+    assert sorted(problem.kind for problem in report.problems) == sorted(files)
+    for problem in report.problems:
+        assert str(files[problem.kind]) in str(problem)
+        assert "\n" not in str(problem)
+    assert not report.trainable
+    assert "77 (60 pixels), 99 (60 pixels)" in next(str(p) for p in report.problems if p.kind == "labels")
+    text = str(report)
+    assert "8 images, 3 read well" in text
+    assert "training would fail" in text
+
+
+def test_pixels_and_images_are_counted_per_class(tmp_path):
+    report = check_dataset(create_dataset("camvid", camvid(tmp_path, [0, 0, 1, 11]), "val"))
+    assert report.trainable
+    assert report.pixels[[0, 1, 2, 255]].tolist() == [3 * 96, 3 * 48, 0, 3 * 48]
+    assert report.images[[0, 1, 2, 255]].tolist() == [3, 3, 0, 3]
+    values = report.to_dict()
+    assert values["classes"][0] == {"name": "sky", "pixels": 288, "share": 2 / 3, "images": 3}
+    assert values["sizes"] == [{"width": 16, "height": 12, "images": 3}]
+    assert (values["read"], values["ignored_pixels"], values["trainable"]) == (3, 144, True)
+    assert "without a single pixel: pole, road" in str(report)
+
+
+def test_files_left_over_do_not_hinder_training(tmp_path):
+    save(camvid(tmp_path, [0, 1]) / "trainannot" / "left over.png", stripes([0]))
+    report = check_dataset(create_dataset("camvid", tmp_path, "train"))
+    assert report.trainable
+    assert "extra: 1 (harmless)" in str(report)
+
+
+def test_masks_without_any_label_are_no_training_set(tmp_path):
+    assert not check_dataset(create_dataset("camvid", camvid(tmp_path, [11]), "train")).trainable
+
+
+def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):
+    dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11]), "train")
+    quick_check(dataset)
+    save(tmp_path / "trainannot" / "0001TP_000002.png", stripes([0], 5, 5))
+    with pytest.raises(UserError, match=r"0001TP_000002.png' is 5x5"):
+        quick_check(dataset)
+
+
+def test_the_quick_check_of_a_subset_looks_at_its_own_samples_only(tmp_path):
+    dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11], count=8), "train")
+    earlier, later = hold_out(dataset, 0.5)
+    drawn = draw(later, 2, seed=0)
+    inside, outside = drawn.name_of(1), (set(map(later.name_of, range(4))) - {drawn.name_of(0), drawn.name_of(1)}).pop()
+    save(tmp_path / "trainannot" / f"{outside}.png", stripes([0], 5, 5))
+    quick_check(earlier)
+    quick_check(drawn)
+    with pytest.raises(UserError, match=rf"{outside}.png' is 5x5"):
+        quick_check(later)
+    save(tmp_path / "trainannot" / f"{inside}.png", stripes([0], 7, 7))
+    quick_check(earlier)
+    with pytest.raises(UserError, match=rf"{inside}.png' is 7x7"):
+        quick_check(drawn)
+
+
+def test_the_quick_check_of_a_subset_names_its_missing_masks_and_every_duplicate(tmp_path):
+    camvid(tmp_path, [0, 1, 11], count=4)
+    (tmp_path / "trainannot" / "0001TP_000003.png").unlink()
+    earlier, later = hold_out(create_dataset("camvid", tmp_path, "train"), 0.5)
+    quick_check(earlier)
+    with pytest.raises(UserError, match=r"no mask for '.*0001TP_000003.png'"):
+        quick_check(later)
+    save(tmp_path / "train" / "0001TP_000003.bmp", picture())
+    earlier, _ = hold_out(create_dataset("camvid", tmp_path, "train"), 0.5)
+    with pytest.raises(UserError, match="have the same name"):
+        quick_check(earlier)
+
+
+@pytest.mark.parametrize("part", [{"limit": 7}, {"holdout": 0.5}, {"holdout": 0.25, "limit": 6}])
+def test_a_training_on_a_part_of_the_images_names_a_wrong_mask_before_it_starts(tmp_path, part):
+    camvid(tmp_path / "data", [0, 1, 11], count=8)
+    config = Config(
+        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=1, dim=48),
+        decoder=DecoderConfig("linear"),
+        data=DataConfig("camvid", tmp_path / "data", workers=0, **part),
+        train=TrainConfig(epochs=1, batch=1, device="cpu"),
+        image_size=16,
+    )
+    _, training, validation = resolve(config)
+    spoilt = (validation if "limit" not in part else training).name_of(3)
+    save(tmp_path / "data" / "trainannot" / f"{spoilt}.png", stripes([0], 5, 5))
+    with pytest.raises(UserError, match=rf"{spoilt}.png' is 5x5"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_the_quick_check_needs_no_files_where_there_are_none():
+    quick_check(create_dataset("scenes", None, "val"))
+
+
+def test_the_picture_of_samples_shows_the_legend_colors(tmp_path):
+    dataset = create_dataset("folder", folder(tmp_path, [f"été {i}" for i in range(4)], [0, 1, 2]), "train")
+    dataset.recipe = replace(dataset.recipe, short_edge=32, crop=32)
+    draw_samples(dataset, tmp_path / "show.png")
+    with Image.open(tmp_path / "show.png") as picture_file:
+        colors = {color for _, color in picture_file.getcolors(1 << 24)}
+        assert picture_file.width > 1000
+    assert set(dataset.palette) <= colors

@@ -1,0 +1,199 @@
+"""`depict study perturbation`: several runs in one table, kept, gone on with, grown, refused."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from depict.cli import main
+from depict.data.dataset import draw
+from depict.data.scenes.dataset import Scenes
+from depict.errors import UserError
+from depict.evaluation import evaluate, sliding_window_for
+from depict.model import create_model
+from depict.runs import save
+from depict.studies import perturbation as study
+from support.tiny_model import tiny_model
+
+FEW = ("--limit", "2", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Untrained runs of three decoders."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("depict_sa", "segmenter", "linear"):
+        save(tiny_model(name), folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(runs, tmp_path_factory):
+    """A study of two runs."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    assert main(["study", "perturbation", str(runs / "depict_sa"), str(runs / "linear"), "--out", str(out), *FEW]) == 0
+    return out
+
+
+def measured(monkeypatch):
+    """The runs that are measured from now on."""
+    names = []
+
+    def watched(model, dataset, seeds, sigmas, title="", own=study.measure):
+        names.append(title)
+        return own(model, dataset, seeds, sigmas, title)
+
+    monkeypatch.setattr(study, "measure", watched)
+    return names
+
+
+def test_a_study_leaves_tables_pictures_and_a_result_for_each_run(finished):
+    assert {path.name for path in finished.glob("r*")} == {
+        "runs",
+        *(f"results.{kind}" for kind in ("json", "md", "csv", "png", "svg")),
+    }
+    table = (finished / "results.md").read_text()
+    assert "2 of 2 runs finished" in table
+    assert "P'_h O_M (identity)" in table
+    assert "| linear | linear |" in table
+    with (finished / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["run"] for row in rows} == {"depict_sa", "linear"}
+    mix = next(row for row in rows if row["perturbation"] == "P O_K")
+    assert mix["seeds"] == "0 1"
+    assert {row["reading"] for row in rows if row["perturbation"] == "noise"} == {"variance", "standard deviation"}
+
+
+def test_the_unperturbed_column_is_what_depict_evaluate_says(finished, runs):
+    model = tiny_model()
+    scenes = draw(Scenes(None, "val"), 2, 0)
+    rows = json.loads((finished / "runs" / "depict_sa.json").read_text())["rows"]
+    assert rows[0]["mean"] == evaluate(model, scenes, sliding_window_for(model, scenes)).miou
+
+
+def test_runs_are_read_and_never_changed(finished, runs):
+    assert {path.name for path in (runs / "depict_sa").iterdir()} == {"config.yaml", "model.safetensors"}
+
+
+def test_what_is_finished_is_not_done_again_and_more_runs_may_be_added(finished, runs, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "study"
+    shutil.copytree(finished, out)
+    names = measured(monkeypatch)
+    before = (out / "runs" / "depict_sa.json").read_bytes()
+    assert main(["study", "perturbation", "--out", str(out), "--device", "cpu"]) == 0
+    assert names == []
+    assert main(["study", "perturbation", str(runs / "segmenter"), str(runs / "linear"), "--out", str(out)]) == 0
+    assert names == ["segmenter"]
+    assert "3 of 3 runs finished" in capsys.readouterr().out
+    assert (out / "runs" / "depict_sa.json").read_bytes() == before
+
+
+def test_a_run_with_other_weights_is_measured_again(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs / "linear", tmp_path / "linear")
+    asked = study.open_study(tmp_path / "study", [str(tmp_path / "linear")], limit=1, seeds=(0,), sigmas=(1e-2,))
+    study.run(asked, tmp_path / "study")
+    names = measured(monkeypatch)
+    model = tiny_model("linear")
+    model.decoder.head.bias.data += 1
+    save(model, tmp_path / "linear")
+    study.run(asked, tmp_path / "study")
+    assert names == ["linear"]
+
+
+def test_a_killed_study_does_what_is_missing_when_it_is_called_again(runs, tmp_path, monkeypatch):
+    out = tmp_path / "study"
+    words = ["study", "perturbation", str(runs / "linear"), str(runs / "depict_sa"), "--out", str(out)]
+    words += ["--limit", "20", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "depict.cli", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 240
+        while not (out / "results.md").exists():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.communicate()
+    assert "1 of 2 runs finished" in (out / "results.md").read_text()
+    first = (out / "runs" / "linear.json").read_bytes()
+    names = measured(monkeypatch)
+    monkeypatch.setattr(study, "open_images", lambda *_: draw(Scenes(None, "val"), 1, 0))  # the rest, but shorter
+    assert main(["study", "perturbation", "--out", str(out), "--device", "cpu"]) == 0
+    assert names == ["depict_sa"]
+    assert "2 of 2 runs finished" in (out / "results.md").read_text()
+    assert (out / "runs" / "linear.json").read_bytes() == first
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_parents(runs, tmp_path):
+    paths = [tmp_path / "a" / "cells" / "x", tmp_path / "b" / "cells" / "x"]
+    named = study._named({"x": str(paths[0])}, [str(path) for path in (*paths, paths[1])])
+    assert named == {"cells-x": str(paths[1])}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--seeds", "5"], "was made with seeds = 0, 1, not 5: give the same settings"),
+        (["--sigmas", "0.5"], "was made with sigmas = 0.01, not 0.5"),
+        (["--limit", "3"], "was made with limit = 2, not 3"),
+        (["--data", "camvid"], "was made with data = scenes, not camvid"),
+        (["nowhere"], "nowhere' has no model.safetensors"),
+    ],
+)
+def test_another_setting_in_the_same_folder_is_refused(finished, capsys, more, message):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert main(["study", "perturbation", *more, "--out", str(finished), "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "which runs?"),
+        (["RUN", "--seeds", "1", "1"], "--seeds must be different"),
+        (["RUN", "--sigmas", "0"], "--sigmas must be numbers above 0, not 0"),
+        (["RUN", "--limit", "0"], "--limit must be at least 1, not 0"),
+        (["RUN", "--data", "cityscapes", "--root", "."], "cityscapes"),
+        (["RUN", "OTHER"], "has 2 classes, 'scenes' has 8"),
+        (["missing"], "missing"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_nothing_written(runs, tmp_path, capsys, more, message):
+    save(create_model("linear", "vit_tiny_patch16_224", 2, image_size=32), tmp_path / "other")
+    named = {"RUN": str(runs / "depict_sa"), "OTHER": str(tmp_path / "other")}
+    words = [named.get(word, word) for word in more]
+    assert main(["study", "perturbation", *words, "--out", str(tmp_path / "study"), "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_folder_with_other_things_is_not_taken(runs, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        study.open_study(tmp_path, [str(runs / "linear")])
+
+
+def test_its_help_is_its_own_and_the_other_studies_mention_it(capsys):
+    for words in (["study", "--help"], ["study", "perturbation", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    assert "depict study perturbation --help" in printed
+    assert "usage: depict study perturbation" in printed
