@@ -30,14 +30,22 @@ def processes() -> Iterator[tuple[int, int, int]]:
         torch.distributed.destroy_process_group()
 
 
-def find_device(name: str | None, local: int) -> str:
+def best_device() -> str:
+    """cuda, mps or cpu: the first that this machine has."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def find_device(name: str | None, local: int = 0) -> str:
     """The device asked for, or the best there is; each process on a machine takes its own GPU."""
     import torch
 
     if name is None:
-        if torch.cuda.is_available():
-            return f"cuda:{local}"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        best = best_device()
+        return f"cuda:{local}" if best == "cuda" else best
     try:
         torch.zeros(1, device=name).add(1).item()  # some devices, such as meta, take tensors but compute nothing
     except (RuntimeError, AssertionError, ImportError) as error:

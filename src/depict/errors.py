@@ -1,4 +1,4 @@
-"""What a user can get wrong, told in one line."""
+"""Errors that a user can fix, each one line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake the caller can mend. The message is one line: the thing, what is wrong, the way out.
+    """An error the caller can fix. The message is one line: what it is about, what is wrong, what to do.
 
     The command line prints it without a traceback and exits with 2; in Python it is an ordinary ValueError.
     """
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
-    """The error for a name that is not among `known`: says the nearest one, then lists them all."""
+    """The error for a name that is not in `known`: suggests the nearest one, then lists them all."""
     names = list(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     guess = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {kind} '{name}'.{guess} Known: {', '.join(names) or 'none'}.")
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """The message of a library's error on one line, without the final period, cut at `limit` characters."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
 from depict.inference.sliding import SlidingWindow
 from depict.inference.torch_backend import predict
-
-if TYPE_CHECKING:
-    from depict.model import SegmentationModel
+from depict.model import SegmentationModel, eval_mode
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -219,9 +217,7 @@ def evaluate(
     confusion, edges = np.zeros((classes, classes), np.int64), np.zeros((3, classes), np.int64)
     images: list[dict[str, Any]] = []
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
+    with eval_mode(model):
         indices = range(rank, len(dataset), world)
         for index in tqdm(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
             image, truth = dataset.read(index)
@@ -241,8 +237,6 @@ def evaluate(
             images.append({"index": index, "name": dataset.name_of(index), **_scores(one)})
             if watch:
                 watch(index, image, truth, prediction)
-    finally:
-        model.train(training)
     if world > 1 and torch.distributed.is_initialized():
         parts: list[Any] = [None] * world
         torch.distributed.all_gather_object(parts, (confusion, edges, images))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ class SegmentationModel(nn.Module):
     def segment(self, image: Picture, multiscale: bool = False) -> Tensor:
         """The class of every pixel of one picture of any size and kind, integers (H, W)."""
         pixels = torch.tensor(to_rgb(image)).permute(2, 0, 1)
-        with _evaluating(self):
+        with eval_mode(self):
             return predict(
                 self.masks,
                 pixels,
@@ -136,7 +137,7 @@ class SegmentationModel(nn.Module):
         pixels = torch.tensor(to_rgb(image), device=self.device).permute(2, 0, 1)
         size = self.sliding_window().layout(pixels.shape[1], pixels.shape[2], 1.0).size
         resized = F.interpolate(pixels[None].float(), size=size, mode="bilinear", align_corners=False).round()
-        with _evaluating(self):
+        with eval_mode(self):
             return self.decoder.unroll(*self.tokens(self.normalize(resized)), attention=attention)
 
 
@@ -175,15 +176,12 @@ def create_model(
     return SegmentationModel(config, classes, palette)
 
 
-class _evaluating:  # noqa: N801 - reads as a statement
-    """Evaluation mode for the length of a block, then the mode that was."""
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-
-    def __enter__(self) -> None:
-        self.was_training = self.model.training
-        self.model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.was_training)
+@contextlib.contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; the mode it was in afterwards."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 import depict
 from depict.config.resolve import with_defaults
 from depict.config.schema import Config
-from depict.data.dataset import Color
+from depict.data import create_dataset
+from depict.data.dataset import Color, Dataset
 from depict.errors import UserError
 from depict.io.files import atomic_path
 from depict.io.hub import local_run
@@ -78,6 +79,15 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
         raise UserError(f"'{path}' is damaged or unreadable: {' '.join(str(error).split())}") from error
     load_weights(model, state, path)
     return model.eval()
+
+
+def dataset_of(model: SegmentationModel, name: str | None, root: Path | None, split: str = "val") -> Dataset:
+    """The data set `name` at `root`; by default the one that the model was trained on."""
+    trained = model.config.data
+    if name is None and trained.name is None:
+        raise UserError("this run does not record its data set: give --data NAME and --root DIR.")
+    name = name or str(trained.name)
+    return create_dataset(name, root or (trained.root if name == trained.name else None), split)
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:

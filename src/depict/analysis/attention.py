@@ -18,11 +18,11 @@ from torchvision.transforms.v2 import functional
 
 from depict.errors import UserError, unknown
 from depict.io.images import to_rgb
+from depict.model import SegmentationModel, eval_mode
 from depict.viz.overlays import INK, PAPER
 
 if TYPE_CHECKING:
     from depict.io.images import Picture
-    from depict.model import SegmentationModel
 
 MOST_PATCHES = 4096
 """Images with more are scaled down: attention is quadratic in the number of patches."""
@@ -95,11 +95,8 @@ def attention_maps(
     patch = None if at is None else view.patch_at(*at, height, width)
     query = f"class {name}" if name is not None else "class token" if at is None else f"patch at {at[0]},{at[1]}"
     rows = _encoder_rows if part == "encoder" else _decoder_rows
-    was_training = model.training
-    try:
-        found = rows(model.eval(), view, layer, name, patch)
-    finally:
-        model.train(was_training)
+    with eval_mode(model):
+        found = rows(model, view, layer, name, patch)
     maps = []
     for number, operator, attention in found:
         for index in _chosen("head", head, len(attention)):

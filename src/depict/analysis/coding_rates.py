@@ -271,7 +271,7 @@ def draw_depth(rates: dict[str, Tensor], sizes: list[float], places: list[int]) 
 
 def _curves(axes: Axes, values: Tensor, sizes: list[float], places: list[int]) -> None:
     """One line for each layer's subspace, values (images, layers, depths)."""
-    from depict.studies.results import COLORS
+    from depict.viz.style import COLORS
 
     mean, spread = values.mean(0).numpy(), _spread(values).numpy()
     for layer, (size, place) in enumerate(zip(sizes, places, strict=True)):

@@ -315,7 +315,7 @@ def draw(rows: list[dict[str, Any]], by_epsilon: Tensor, ranks: Tensor) -> Figur
     """Cosines, changes and ranks, layer by layer; by_epsilon (layers, EPSILONS), ranks (images, depths)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLORS, MARKERS
+    from depict.viz.style import COLORS, MARKERS
 
     figure = Figure(figsize=(7, 7), layout="constrained")
     (cosines, sweep), (changes, decay) = figure.subplots(2, 2)

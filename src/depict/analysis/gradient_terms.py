@@ -172,7 +172,7 @@ def draw(plain: Tensor, soft: Tensor) -> Figure:
     """Bars for the four terms in every layer, (images, layers, heads, 4)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLORS
+    from depict.viz.style import COLORS
 
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     places = figure.subplots(1, 2)

@@ -162,7 +162,7 @@ def draw_images(final: dict[str, Tensor]) -> Figure:
     """R(Q_bar) and R(Q) over R(Z), a point for every image (images, 3)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLORS
+    from depict.viz.style import COLORS
 
     figure = Figure(figsize=(7, 3.7), layout="constrained")
     for place, (form, rates) in zip(figure.subplots(1, 2), final.items(), strict=True):
@@ -188,7 +188,7 @@ def draw_depth(depths: dict[str, Tensor]) -> Figure:
     """The three rates over depth, (images, depths, 3)."""
     from matplotlib.figure import Figure
 
-    from depict.studies.results import COLORS
+    from depict.viz.style import COLORS
 
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     for place, (form, rates) in zip(figure.subplots(1, 2), depths.items(), strict=True):

@@ -25,7 +25,7 @@ from depict.evaluation import Counts, class_iou, confusion_matrix
 from depict.inference.sliding import SlidingWindow
 from depict.inference.torch_backend import predict
 from depict.operators import SubspaceAttention
-from depict.studies.results import COLORS, MARKERS
+from depict.viz.style import COLORS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,7 +26,7 @@ from depict.analysis.partitions import Contingency, Labels, Scores, compare
 from depict.analysis.question import Answer, Question, Sample
 from depict.data.dataset import IGNORE, Color
 from depict.decoders.base import Trace
-from depict.studies.results import COLORS, MARKERS
+from depict.viz.style import COLORS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,6 +25,7 @@ from depict.analysis.question import Answer
 from depict.analysis.running import Finding, Pass
 from depict.costs import parameters
 from depict.io.files import atomic_path, write_json
+from depict.viz.style import save_figure
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -119,14 +120,8 @@ def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _write_figures(folder: Path, stem: str, answer: Answer) -> None:
-    import matplotlib
-
-    # The same findings give the same file: no dates, no random names.
-    with matplotlib.rc_context({"svg.hashsalt": "depict"}):
-        for name, figure in answer.figures.items():
-            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-                with atomic_path(folder / f"{stem}_{name}.{kind}") as temporary:
-                    figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+    for name, figure in answer.figures.items():
+        save_figure(figure, folder / f"{stem}_{name}")
 
 
 def write_report(folder: Path, subjects: Sequence[Subject], stamp: dict[str, Any]) -> Path:

@@ -67,7 +67,7 @@ def main(
         raise UserError(f"there is a {REPORT} in '{out}' already: give another --out, or --overwrite.")
     if pictures is not None:
         refuse_mixing(pictures, out, names)
-    place = find_device(device, 0)
+    place = find_device(device)
     # All of them first, so that a mistake in the last name is not told after the work on the others.
     models = [depict.load(run) for run in runs]
     sources = [open_images(model, run, data, root, pictures, out) for model, run in zip(models, runs, strict=True)]
@@ -126,7 +126,7 @@ def open_images(
     model: SegmentationModel, run: str, data: str | None, root: Path | None, pictures: Path | None, out: Path
 ) -> Dataset | Pictures:
     """What the pass over a run looks at; never what it left in the folder `out`."""
-    from depict.data import create_dataset
+    from depict.runs import dataset_of
 
     if pictures is not None:
         from depict.analysis.running import Pictures
@@ -135,14 +135,10 @@ def open_images(
         if not pictures.is_dir():
             raise UserError(f"--pictures takes a folder, and '{pictures}' is none.")
         return Pictures(find_inputs([str(pictures.resolve())], out.resolve())[0])
-    trained = model.config.data
-    name = data or trained.name
-    if name is None:
-        raise UserError(f"'{run}' does not say what it was trained on: give --data NAME and --root DIR, or --pictures.")
-    dataset = create_dataset(name, root or (trained.root if name == trained.name else None), "val")
+    dataset = dataset_of(model, data, root)
     if len(dataset.classes) != model.num_classes:
         raise UserError(
-            f"'{run}' has {model.num_classes} classes, '{name}' has {len(dataset.classes)}: "
+            f"'{run}' has {model.num_classes} classes, '{dataset.name}' has {len(dataset.classes)}: "
             "look at the data set that it was trained for."
         )
     return dataset

@@ -55,23 +55,21 @@ def main(
         device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
     """
     import depict
-    from depict.data import create_dataset
     from depict.data.check import quick_check
     from depict.evaluation import evaluate, sliding_window_for
     from depict.io.files import write_json
     from depict.io.hub import output_folder
+    from depict.runs import dataset_of
 
     if batch is not None and batch < 1:
         raise UserError(f"--batch must be at least 1, not {batch}.")
     with processes() as (rank, world, local):
         model = depict.load(run).to(find_device(device, local))
         trained = model.config.data
-        name = data or trained.name
-        if name is None:
-            raise UserError(f"'{run}' does not say what it was trained on: give --data NAME and --root DIR.")
-        dataset = create_dataset(name, root or (trained.root if name == trained.name else None), split)
+        dataset = dataset_of(model, data, root, split)
+        name = dataset.name
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
-            print(f"depict: the classes of '{name}' have other names than the model's", file=sys.stderr)
+            print(f"depict: the classes of '{dataset.name}' have other names than the model's", file=sys.stderr)
         sliding = sliding_window_for(model, dataset, multiscale, side, stride)
         if rank == 0:
             quick_check(dataset)  # a missing mask is named now, not after hours

@@ -64,21 +64,17 @@ def main(
 
 def find_data(model: SegmentationModel, data: str | None, root: Path | None) -> Dataset | None:
     """The validation images of the data set asked for, which must be there, or of the run's own, if they are."""
-    from depict.data import create_dataset
     from depict.errors import UserError
+    from depict.runs import dataset_of
 
-    trained = model.config.data
-    name = data or trained.name
-    if name is None:
-        return None
     try:
-        dataset = create_dataset(name, root or (trained.root if name == trained.name else None), "val")
+        dataset = dataset_of(model, data, root)
     except UserError:
         if data or root:
             raise
         return None
     if len(dataset.classes) != model.num_classes:
-        raise UserError(f"the model has {model.num_classes} classes, '{name}' has {len(dataset.classes)}.")
+        raise UserError(f"the model has {model.num_classes} classes, '{dataset.name}' has {len(dataset.classes)}.")
     return dataset
 
 

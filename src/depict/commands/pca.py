@@ -62,7 +62,7 @@ def main(
     if directions < 1 or side < 1:
         raise UserError(f"--directions and --side must be at least 1, not {directions} and {side}.")
     picture = read_image(image)
-    place = find_device(device, 0)
+    place = find_device(device)
     if run is None:
         name = encoder or ENCODER
         found, grid, cells = encode(picture, name, pretrained, side, place)

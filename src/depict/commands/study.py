@@ -116,7 +116,7 @@ def perturbation(
     from depict.studies import perturbation as study
 
     asked = study.open_study(out, runs, data, root, limit, seeds, sigmas)
-    print(study.run(asked, out, find_device(device, 0)))
+    print(study.run(asked, out, find_device(device)))
     print(f"written: {out / 'results.md'}, .json, .csv, .png and .svg")
     return 0
 

@@ -10,15 +10,17 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depict.data.dataset import Color
-from depict.errors import UserError
+from depict.errors import UserError, one_line
 from depict.inference import numpy_backend as numpy_inference
 from depict.inference.numpy_backend import Settings
 from depict.inference.sliding import MULTISCALE, SlidingWindow
+
+if TYPE_CHECKING:
+    from depict.data.dataset import Color
 
 FORMAT = 1
 """Version of the metadata."""
@@ -67,7 +69,7 @@ class OnnxPredictor:
         try:
             logits = self.session.run(None, {self.session.get_inputs()[0].name: images})[0]
         except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
-            raise UserError(f"'{self.path}' fails on images of shape {images.shape}: {_one_line(error)}") from error
+            raise UserError(f"'{self.path}' fails on images of shape {images.shape}: {one_line(error)}") from error
         if logits.ndim != 4 or logits.shape[1] != len(self.classes):
             raise UserError(f"'{self.path}' gives {logits.shape} where (batch, {len(self.classes)}, h, w) is due.")
         return logits[:count]
@@ -94,7 +96,7 @@ def open_session(path: Path, device: str | None = None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, [provider], provider_options)
     except Exception as error:  # as above
-        raise UserError(f"'{path}' is not a readable ONNX model: {_one_line(error)}") from error
+        raise UserError(f"'{path}' is not a readable ONNX model: {one_line(error)}") from error
 
 
 def write_metadata(model: Any) -> dict[str, str]:
@@ -140,7 +142,7 @@ def read_metadata(session: Any, path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"the metadata of '{path}' are damaged ({_one_line(error)}): export it again.") from error
+        raise UserError(f"the metadata of '{path}' are damaged ({one_line(error)}): export it again.") from error
     return facts
 
 
@@ -149,7 +151,3 @@ def _numbers(values: Any, count: int, kind: type, low: float, high: float) -> tu
     if len(numbers) != count or not all(low <= number <= high for number in numbers):
         raise ValueError(f"{values!r} is out of range"[:100])
     return numbers
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

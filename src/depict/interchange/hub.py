@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from depict.errors import UserError
-from depict.io.hub import CONFIG, PREFIX, WEIGHTS, check_name, one_line
+from depict.errors import UserError, one_line
+from depict.io.hub import CONFIG, PREFIX, WEIGHTS, check_name
 from depict.io.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def push(run: Path, name: str, private: bool = False) -> str:
         api.create_commit(name, operations, commit_message=f"depict {depict.__version__}: {model.config.decoder.name}")
     except Exception as error:  # as above
         raise UserError(
-            f"cannot push to '{name}': {one_line(error)} Are you logged in (`hf auth login`) with the right to write?"
+            f"cannot push to '{name}': {one_line(error)}. Are you logged in (`hf auth login`) with the right to write?"
         ) from error
     return str(url)
 

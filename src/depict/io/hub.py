@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from depict.errors import UserError
+from depict.errors import UserError, one_line
 
 PREFIX = "hf-hub:"
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
@@ -36,7 +36,7 @@ def local_run(run: str | Path) -> Path:
         return Path(folder)
     except Exception as error:  # whatever the hub's client, the network or the disk raises
         way_out = "It is not kept here either." if silence else "Is the name right, and are you logged in?"
-        raise UserError(f"cannot get '{name}' from the hub: {one_line(silence or error)} {way_out}") from error
+        raise UserError(f"cannot get '{name}' from the hub: {one_line(silence or error)}. {way_out}") from error
 
 
 def hub_unreachable(name: str) -> Exception | None:
@@ -65,9 +65,3 @@ def check_name(name: str) -> None:
     """Raise unless `name` reads user/name."""
     if not _NAME.fullmatch(name) or ".." in name:
         raise UserError(f"'{name}' is not a name on the hub: it must read user/name.")
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error on one line, cut at 200 characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return (text if len(text) <= 200 else text[:197] + "...").rstrip(".") + "."

@@ -41,6 +41,7 @@ from depict.io.files import atomic_path, write_json
 from depict.io.hub import PREFIX, local_run
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
+from depict.viz.style import figure_style, save_figure
 
 FILE = "perturbation.json"
 ASIDE = ("runs", "root")
@@ -256,15 +257,10 @@ def _write_csv(path: Path, found: dict[str, dict[str, Any]]) -> None:
 
 
 def _write_pictures(out: Path, rows: dict[str, list[Row]], asked: Asked) -> None:
-    import matplotlib
-
-    # The same results give the same file: no dates, no random names.
-    with matplotlib.rc_context({"svg.hashsalt": "depict", "font.size": 9}):
+    with figure_style(font_size=9):
         figure = draw(rows)
         figure.suptitle(f"{asked.data}: mean ± standard deviation over seeds {_words(asked.seeds)}", fontsize=10)
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            with atomic_path(out / f"results.{kind}") as temporary:
-                figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+        save_figure(figure, out / "results")
 
 
 def _row(cells: Sequence[str]) -> str:

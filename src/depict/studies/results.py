@@ -22,14 +22,13 @@ from depict.errors import UserError
 from depict.io.files import atomic_path, write_json
 from depict.runs import read_metrics, read_run
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, START, Cell, Study, plan
+from depict.viz.style import COLORS, MARKERS, figure_style, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Line = dict[str, Any]
 # Okabe and Ito's colors, which color-blind readers tell apart; shapes differ as well.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vPX"
 TOLD = ("epochs", "batch", "optimizer", "lr")
 """Settings of the training that stand over the table."""
 CLASS_COLUMNS = 6
@@ -245,14 +244,12 @@ def duration(seconds: float) -> str:
 
 def draw(study: Study, lines: list[Line], out: Path) -> None:
     """Write the picture as PNG and SVG: a curve over sizes, or a point for every line, with its spread and seeds."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     groups = list(dict.fromkeys(line["group"] for line in lines))
     settings = study.settings
     title = f"{settings.data.name}, {settings.encoder.name}{', frozen' if settings.encoder.freeze else ''}"
-    # The same results give the same file: no dates, no random names.
-    with matplotlib.rc_context({"svg.hashsalt": "depict", "font.size": 9}):
+    with figure_style(font_size=9):
         if study.name == "subset":
             figure = Figure(figsize=(6, 4), layout="constrained")
             _curves(figure.subplots(), lines, groups)
@@ -267,9 +264,7 @@ def draw(study: Study, lines: list[Line], out: Path) -> None:
             axes[-1, 0].set_xlabel("validation mIoU (%)")
         several = any(len(line["seeds"]) > 1 for line in lines)
         figure.suptitle(f"{title}\n{'mean ± standard deviation over seeds' if several else 'one seed'}", fontsize=10)
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            with atomic_path(out / f"results.{kind}") as temporary:
-                figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+        save_figure(figure, out / "results")
 
 
 def _short(texts: list[str]) -> list[str]:

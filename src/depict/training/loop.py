@@ -42,6 +42,7 @@ from depict.data.check import quick_check
 from depict.data.dataset import IGNORE, Dataset
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
+from depict.devices import best_device
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, sliding_window_for
 from depict.io.yaml import to_dict
@@ -85,7 +86,7 @@ def start_engine(config: Config, out: Path) -> Accelerator:
     device = config.train.device
     if device not in (None, "cpu", "cuda", "mps"):
         raise UserError(f"--device must be cpu, cuda or mps, not '{device}'.")
-    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    best = best_device()
     device = device or best
     if device != "cpu" and device != best:
         raise UserError(f"there is no '{device}' here; this machine has '{best}'.")

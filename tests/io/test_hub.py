@@ -20,7 +20,7 @@ SCRIPT = f"""
 import time
 import depict
 from depict.encoder import Encoder
-from depict.interchange import hub
+from depict.io import hub
 
 def sleep(seconds):
     raise AssertionError("it waits to try again")

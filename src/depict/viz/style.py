@@ -1,0 +1,44 @@
+"""The look that all figures share: colors, markers, grid, and saving so that equal data give equal files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from depict.io.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette: distinguishable by color-blind readers."""
+MARKERS = "osD^vPX"
+GRID = "#dddddd"
+
+
+@contextmanager
+def figure_style(font_size: float) -> Iterator[None]:
+    """Font size of the figures that are made and saved inside."""
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": font_size}):
+        yield
+
+
+def add_grid(axes: Axes, axis: str = "both") -> None:
+    """A light grid behind the data."""
+    axes.grid(axis=axis, color=GRID)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+
+
+def save_figure(figure: Figure, stem: Path, dpi: int = 150) -> None:
+    """Write `stem`.png and `stem`.svg atomically, without dates or program names in them."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "depict"}):  # or SVG elements get random names
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            with atomic_path(stem.with_name(f"{stem.name}.{kind}")) as temporary:
+                figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
