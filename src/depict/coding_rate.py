@@ -9,6 +9,8 @@ the rate is interesting; results return in the dtype of Z.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def coding_rate(Z: Tensor, epsilon: float = EPSILON) -> Tensor:
     """
     wide, c = Z.double(), _scale(Z, epsilon)
     gram = wide.mT @ wide if Z.shape[-1] <= Z.shape[-2] else wide @ wide.mT
-    return (0.5 * _identity_plus(c * gram).slogdet().logabsdet).to(Z.dtype)
+    return _half_logdet(c * gram).to(Z.dtype)
 
 
 def projected_coding_rate(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
@@ -84,6 +86,54 @@ def projected_coding_rate_gradient(Z: Tensor, P: Tensor, epsilon: float = EPSILO
     """dR(P^T Z)/dZ for bases P (..., M, D): (..., N, D), exact for any P, orthonormal or not."""
     wide = P.double()
     return (coding_rate_gradient(Z.double() @ wide.mT, epsilon) @ wide).to(Z.dtype)
+
+
+def gram_matrix(Z: Tensor) -> Tensor:
+    """Z^T Z in float64: (..., N, D) -> (..., D, D). It is all that a coding rate needs to know about the tokens."""
+    wide = Z.double()
+    return wide.mT @ wide
+
+
+def coding_rate_from_gram(gram: Tensor, tokens: int, epsilon: float = EPSILON) -> Tensor:
+    """R(Z), paper eq. (3), from Z^T Z (..., D, D) of N = `tokens` tokens: (...)."""
+    return _half_logdet(gram.shape[-1] / (tokens * epsilon**2) * gram)
+
+
+def subspace_rates_from_gram(gram: Tensor, tokens: int, P: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
+    """R(P_h^T Z) and R(P_h P_h^T Z) of every head, from Z^T Z (..., D, D) and P (heads, M, D): (..., heads) each.
+
+    det(I_D + c P^T P G P^T P) = det(I_M + c (P G P^T)(P P^T)) for P with bases in rows, so no determinant is
+    larger than M x M.
+    """
+    inside = _projected_gram(gram, P)
+    lifted = gram.shape[-1] / (tokens * epsilon**2) * (inside @ (P @ P.mT))
+    return coding_rate_from_gram(inside, tokens, epsilon), _half_logdet(lifted)
+
+
+def coding_rate_changes(
+    Z: Tensor, P: Tensor, update: Tensor, fractions: Sequence[float], epsilon: float = EPSILON
+) -> Tensor:
+    """R(P_h^T (Z + f * update)) - R(P_h^T Z) for every fraction f and head h: (fractions, heads).
+
+    Z and update are (N, D), P is (heads, M, D), all in float64. The Gram matrix of Z + f * update is a polynomial in
+    f, so the tokens are multiplied once for all fractions.
+    """
+    cross = Z.mT @ update
+    terms = _projected_gram(torch.stack([gram_matrix(Z), cross + cross.mT, gram_matrix(update)]), P)
+    powers = torch.tensor([[1.0, f, f**2] for f in (0.0, *fractions)], dtype=torch.float64, device=Z.device)
+    rates = coding_rate_from_gram(torch.einsum("fk,khij->fhij", powers, terms), len(Z), epsilon)
+    return rates[1:] - rates[0]
+
+
+def _projected_gram(gram: Tensor, P: Tensor) -> Tensor:
+    """P_h G P_h^T for symmetric G (..., D, D) and bases P (heads, M, D): (..., heads, M, M)."""
+    half = (gram @ P.flatten(0, 1).mT).mT.unflatten(-2, P.shape[:2])
+    return half @ P.mT
+
+
+def _half_logdet(matrix: Tensor) -> Tensor:
+    """1/2 logdet(I + matrix): (..., n, n) -> (...)."""
+    return 0.5 * _identity_plus(matrix).slogdet().logabsdet
 
 
 def _scale(Z: Tensor, epsilon: float) -> float:

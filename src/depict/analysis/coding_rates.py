@@ -6,7 +6,6 @@ Paper figure "coding-rate", eq. (22) as released.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,13 @@ from torch import Tensor
 
 from depict.analysis.question import Answer, Question, Sample
 from depict.analysis.steps import MSSAStep, mssa_blocks, mssa_steps, why_no_mssa
-from depict.coding_rate import EPSILON
+from depict.coding_rate import (
+    EPSILON,
+    coding_rate_changes,
+    coding_rate_from_gram,
+    gram_matrix,
+    subspace_rates_from_gram,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,44 +38,6 @@ READINGS = {
 """Whose rate is compared before and after a step."""
 SMALL = 0.01
 """Share of an update that is too short to overshoot."""
-
-
-def subspace_rates(gram: Tensor, tokens: int, P: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """R(P_h^T Z) and R(P_h P_h^T Z) of every head's bases P (heads, M, D), from Z^T Z (..., D, D): (..., heads) each.
-
-    det(I_D + c P^T P G P^T P) = det(I_M + c (P G P^T)(P P^T)), so nothing larger than M x M is decomposed.
-    """
-    inside = projected_gram(gram, P)
-    _, M, D = P.shape
-    alone = rates_of_gram(inside, M / (tokens * epsilon**2))
-    return alone, rates_of_gram(inside @ (P @ P.mT), D / (tokens * epsilon**2))
-
-
-def changes_along(Y: Tensor, P: Tensor, step: Tensor, shares: Sequence[float], epsilon: float = EPSILON) -> Tensor:
-    """Change in nats of R(P_h^T Y) by these shares of a step (T, D); Y (T, D), P (heads, M, D): (shares, heads)."""
-    crossed = Y.mT @ step
-    grams = projected_gram(torch.stack([gram_of(Y), crossed + crossed.mT, gram_of(step)]), P)
-    powers = torch.tensor([[1.0, share, share**2] for share in (0.0, *shares)], dtype=torch.float64)
-    rates = rates_of_gram(torch.einsum("sk,khij->shij", powers, grams), P.shape[1] / (len(Y) * epsilon**2))
-    return rates[1:] - rates[0]
-
-
-def rates_of_gram(matrix: Tensor, scale: float) -> Tensor:
-    """1/2 logdet(I + scale * matrix): (..., M, M) -> (...)."""
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
-    return 0.5 * torch.linalg.slogdet(identity + scale * matrix).logabsdet
-
-
-def projected_gram(gram: Tensor, P: Tensor) -> Tensor:
-    """P_h G P_h^T for symmetric G (..., D, D) and bases P (heads, M, D): (..., heads, M, M)."""
-    one_side = (gram @ P.flatten(0, 1).mT).mT.unflatten(-2, P.shape[:2])
-    return one_side @ P.mT
-
-
-def gram_of(Z: Tensor) -> Tensor:
-    """Z^T Z in float64: (..., N, D) -> (..., D, D)."""
-    wide = Z.double()
-    return wide.mT @ wide
 
 
 class CodingRates(Question):
@@ -151,14 +118,14 @@ def depth_rates(depths: list[Tensor], steps: list[MSSAStep]) -> dict[str, Tensor
     stream, stream_share: R(P^T Z) and R(P P^T Z) / R(Z) of Z as it is; normed, normed_share: of LayerNorm(Z), with the
     norm of the layer that owns P.
     """
-    N, D = depths[0].shape
-    stream = torch.stack([gram_of(Z) for Z in depths])
+    N = len(depths[0])
+    stream = torch.stack([gram_matrix(Z) for Z in depths])
     found: dict[str, list[Tensor]] = {}
     for step in steps:
-        normed = torch.stack([gram_of(step.block.norm(Z)) for Z in depths])
+        normed = torch.stack([gram_matrix(step.block.norm(Z)) for Z in depths])
         for key, gram in (("stream", stream), ("normed", normed)):
-            alone, lifted = subspace_rates(gram, N, step.P)
-            whole = rates_of_gram(gram, D / (N * EPSILON**2))
+            alone, lifted = subspace_rates_from_gram(gram, N, step.P)
+            whole = coding_rate_from_gram(gram, N)
             found.setdefault(key, []).append(alone.mT)
             found.setdefault(f"{key}_share", []).append((lifted / whole[:, None]).mT)
     return {key: torch.stack(values) for key, values in found.items()}
@@ -169,7 +136,7 @@ def operator_changes(step: MSSAStep) -> dict[str, Tensor]:
 
     `operator` is the whole update, `small` the share `SMALL` of it.
     """
-    small, whole = changes_along(step.normed().double(), step.P, step.update.double(), (SMALL, 1.0))
+    small, whole = coding_rate_changes(step.normed().double(), step.P, step.update.double(), (SMALL, 1.0))
     return {"small": small, "operator": whole}
 
 

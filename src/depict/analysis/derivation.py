@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from depict.analysis.coding_rates import changes_along
 from depict.analysis.orthogonality import effective_rank, span
 from depict.analysis.question import Answer, Question, Sample
 from depict.analysis.steps import MSSAStep, mssa_blocks, mssa_steps, why_no_mssa
-from depict.coding_rate import EPSILON, projected_coding_rate_gradient
+from depict.coding_rate import EPSILON, coding_rate_changes, projected_coding_rate_gradient
 from depict.operators import MSSA
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def compare(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
     alone = head_updates(step.block.operator, step.normed())
     direction = 1.0 if step.step_size > 0 else -1.0
     exact = direction * U.norm() / gradient.norm().clamp_min(torch.finfo(torch.float64).tiny) * gradient
-    changes = changes_along(Y, P, exact, SHARES, epsilon).sum(1).tolist()
+    changes = coding_rate_changes(Y, P, exact, SHARES, epsilon).sum(1).tolist()
     *by_epsilon, variance = cosines_by_epsilon(Y, P, U[:N], (*EPSILONS, math.inf))
     return {
         "cosine": cosine(U[:N], gradient[:N]),
@@ -101,7 +100,7 @@ def compare(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
         "through_norm": cosine(U[:N], through_norm(step.block.norm, step.before, gradient)[:N]),
         "epsilons": by_epsilon,
         "variance": variance,
-        "learned": changes_along(Y, P, U, (1.0,), epsilon).sum().item(),
+        "learned": coding_rate_changes(Y, P, U, (1.0,), epsilon).sum().item(),
         "exact": changes[0],
         "best": max(changes, key=lambda change: direction * change),
         "relative_length": (U.norm() / Y.norm()).item(),
