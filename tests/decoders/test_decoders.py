@@ -88,7 +88,7 @@ def test_depict_sa_unrolls_into_its_layers_with_their_subspaces_and_steps():
         assert step.P.shape == (3, 4, 64)
         assert torch.equal(step.step_size, layer.operator.step_size)
         assert step.attention.shape == (2, 3, 17, 17)
-    assert torch.allclose(trace.patches.norm(dim=-1), torch.ones(2, 12))
+    assert torch.allclose(trace.Z_unit.norm(dim=-1), torch.ones(2, 12))
 
 
 def test_depict_ca_leaves_classes_alone_in_mssa_and_patches_alone_in_msca():

@@ -43,9 +43,9 @@ class Trace:
     Q0: Tensor | None = None
     """Class embeddings that entered the first step, (B, C, D); None for a linear decoder."""
     steps: list[Step] = field(default_factory=list)
-    patches: Tensor | None = None
-    """Final patch embeddings of unit length (B, N, D); masks = mask_norm(patches @ classes^T)."""
-    classes: Tensor | None = None
+    Z_unit: Tensor | None = None
+    """Final patch embeddings of unit length, (B, N, D): masks = mask_norm(Z_unit @ Q_unit^T)."""
+    Q_unit: Tensor | None = None
     """Final class embeddings of unit length, (B, C, D)."""
     grid: Grid = (0, 0)
     """Rows and columns of patches, h * w = N."""
@@ -110,7 +110,7 @@ class ClassEmbeddingDecoder(Decoder):
         Z = Z / Z.norm(dim=-1, keepdim=True)
         Q = Q / Q.norm(dim=-1, keepdim=True)
         if trace is not None:
-            trace.patches, trace.classes = Z, Q
+            trace.Z_unit, trace.Q_unit = Z, Q
         return self.mask_norm(Z @ Q.mT).mT.unflatten(-1, grid)
 
 
