@@ -2,14 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE := 1
+# Tests run in parallel processes: one thread each, or they would compete for the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo test lint pins clean
+.PHONY: demo test test-slow test-all lint pins clean
 
 demo: .venv/ready
 	$(BIN)/depict demo
 
+# Lint, types and all fast tests.
 test: .venv/ready lint
-	$(BIN)/pytest
+	$(PYTEST) -m "not slow"
+
+# Whole processes, guides, torchrun, Chromium, torch.compile, ONNX.
+test-slow: .venv/ready
+	$(PYTEST) -m slow
+
+test-all: test test-slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,67 +1,71 @@
-"""Write every table and picture of docs/results.md again from the small files beside this script.
+"""Rewrite every table of docs/results.md, and the picture of label maps, from the files next to this script.
 
     python docs/results/redraw.py [--take RUNS]
 
-`--take RUNS` first copies what is small of the studies in the folder RUNS: study.yaml, and of each cell its
-configuration, metrics and evaluations; no weights, no images.
+Each study keeps its study.yaml and the results.json that `depict study` wrote. `--take RUNS` first copies these two
+files of every study in the folder RUNS.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image
 
 HERE = Path(__file__).parent
-KEPT = ("study.yaml", "config.yaml", "metrics.jsonl", "evaluation.json", "evaluation_multiscale.json")
+KEPT = ("study.yaml", "results.json")
 PAGE = HERE.parent / "results.md"
 PICTURE = HERE.parent / "images" / "camvid_labels.png"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
+LABEL_ROWS = {
+    "1_linear": "linear",
+    "2_segmenter": "Segmenter",
+    "3_depict_sa": "DEPICT-SA",
+    "4_depict_ca": "DEPICT-CA",
+    "5_segmenter_finetuned": "Segmenter\nfine-tuned",
+    "6_depict_sa_finetuned": "DEPICT-SA\nfine-tuned",
+}
+"""Strips of six label maps each, and how their row is labeled."""
 Line = dict[str, Any]
 
 
 def take(runs: Path) -> None:
     """Copy the small files of all studies below `runs`."""
     for study in sorted(runs.glob("*/study.yaml")):
-        for file in sorted(study.parent.rglob("*")):
-            if file.name in KEPT:
-                target = HERE / file.relative_to(runs)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
+        target = HERE / study.parent.name
+        target.mkdir(exist_ok=True)
+        for name in KEPT:
+            shutil.copyfile(study.parent / name, target / name)
 
 
 def lines_of(study: str) -> list[Line]:
-    """What a study found; each line also with its decoder's name and the settings in its label."""
-    from depict.studies.plan import read_study
-    from depict.studies.results import collect
-
-    found = read_study(HERE / study)
-    lines = collect(found, HERE / study) if found else []
+    """The lines of a study, each with its decoder's name and the settings in its label."""
+    results = json.loads((HERE / study / "results.json").read_text(encoding="utf-8"))
+    lines: list[Line] = results["lines"]
     for line in lines:
-        text = line["group"] if found and found.name == "subset" else line["label"]
-        decoder, *settings = text.split(",")
+        decoder, *settings = line["group" if results["study"] == "subset" else "label"].split(",")
         line["decoder"], line["settings"] = NAMES.get(decoder, decoder), dict(one.split("=") for one in settings)
     return lines
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table, numbers to the right."""
+    """A Markdown table, numbers right-aligned."""
     rule = "|---" + "|---:" * (len(head) - 1) + "|"
     first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
     return "\n".join([first, rule, *others])
 
 
 def percent(line: Line) -> str:
-    """mIoU in percent, with its spread over the seeds if there are several."""
+    """mIoU in percent, with the standard deviation over seeds if there are several."""
     spread = f" ± {100 * line['spread']:.2f}" if line["spread"] is not None else ""
     return f"{100 * line['mean']:.2f}{spread}"
 
@@ -91,8 +95,8 @@ def tuning() -> str:
 
     def trial(rate: str | None, gain: str, warmup: bool, step: bool = False) -> Callable[[dict[str, str]], bool]:
         def belongs(s: dict[str, str]) -> bool:
-            told = (s.get("decoder.logit_gain", "4"), "warmup" in s, "decoder.step_size" in s)
-            return rate in (None, s["lr"]) and told == (gain, warmup, step)
+            settings = (s.get("decoder.logit_gain", "4"), "warmup" in s, "decoder.step_size" in s)
+            return rate in (None, s["lr"]) and settings == (gain, warmup, step)
 
         return belongs
 
@@ -119,7 +123,7 @@ def own_images() -> str:
 
 
 def augmentation() -> str:
-    """What a decoder sees of the images, and how often."""
+    """Augmentation of cached features, and epochs."""
     titles = {
         "neither mirrored nor cut": {"data.flip": "false"},
         "mirrored": {},
@@ -152,7 +156,7 @@ def tuning_finetuned() -> str:
 
 
 def decoders(study: str, speed: str) -> str:
-    """One line for each decoder: quality, size, cost; time at the speed of another study, made on an idle machine."""
+    """One row per decoder: quality, size, cost. Times come from the study `speed`, run on an idle machine."""
     head = ["decoder", "mIoU %", "each seed", "multi-scale", "parameters", "GFLOPs", "training", "images/s"]
     order = list(NAMES.values())
     idle = {line["decoder"]: line["images_per_second"] for line in lines_of(speed)}
@@ -231,39 +235,25 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    """The page with all its tables written anew."""
+    """The page with all its tables rewritten."""
     block = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
     return block.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end -->", text)
 
 
-def redraw_studies() -> None:
-    """Every study's tables and picture."""
-    from depict.studies.plan import read_study
-    from depict.studies.results import write_results
-
-    for folder in sorted(path.parent for path in HERE.glob("*/study.yaml")):
-        study = read_study(folder)
-        assert study
-        print(write_results(study, folder))
-
-
 def draw_labels() -> None:
-    """The label maps that the decoders gave: images in columns, decoders in rows."""
+    """Draw the decoders' label maps: images in columns, decoders in rows."""
     from depict.data.camvid import CamVid
 
-    rows = sorted(path for path in (HERE / "labels").iterdir() if path.is_dir())
-    names = sorted(path.name for path in rows[0].glob("*.png"))
-    height = 1.45 * len(rows) + 0.4
-    figure = Figure(figsize=(1.9 * len(names), height))
-    for number, row in enumerate(rows):
-        for column, name in enumerate(names):
-            axes = figure.add_subplot(len(rows), len(names), number * len(names) + column + 1)
-            with Image.open(row / name) as picture:
-                axes.imshow(np.array(picture.convert("RGB")), interpolation="nearest")
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
-            if column == 0:
-                axes.set_ylabel(row.name[2:].replace(", ", "\n"), fontsize=9)
+    height = 1.45 * len(LABEL_ROWS) + 0.4
+    figure = Figure(figsize=(11.4, height))
+    for axes, (name, label) in zip(figure.subplots(len(LABEL_ROWS), 1), LABEL_ROWS.items(), strict=True):
+        with Image.open(HERE / "labels" / f"{name}.png") as strip:
+            axes.imshow(np.array(strip.convert("RGB")), interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(label, fontsize=9)
+        for column in range(1, 6):
+            axes.axvline(480 * column, color="white", lw=2)
     pairs = zip(CamVid.classes, CamVid.palette, strict=True)
     patches = [Patch(color=np.array(color) / 255, label=name) for name, color in pairs]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=8, handlelength=1)
@@ -272,14 +262,12 @@ def draw_labels() -> None:
 
 
 def main() -> None:
-    """Copy if asked to, then draw."""
+    """Copy if requested, then rewrite."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--take", type=Path, metavar="RUNS")
     options = parser.parse_args()
-    matplotlib.use("Agg")
     if options.take:
         take(options.take)
-    redraw_studies()
     draw_labels()
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
