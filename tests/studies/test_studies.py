@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import depict
 from depict import UserError
@@ -18,25 +17,15 @@ from depict.runs import lock_run, read_metrics
 from depict.studies import plan, results, running
 from depict.studies.plan import Study, open_study, variant
 from depict.training.loop import train
+from support.layouts import rectangles
 
 ALL = 8
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Eight training and two validation pictures of bright and dark rectangles, 32 x 40."""
-    root = tmp_path_factory.mktemp("pictures")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", ALL), ("val", 2)):
-        for part in ("images", "masks"):
-            (root / part / split).mkdir(parents=True)
-        for index in range(count):
-            labels = np.zeros((32, 40), np.uint8)
-            labels[:16, 4 * index % 20 :] = 1
-            image = labels[..., None] * 120 + generator.integers(0, 60, (32, 40, 3))
-            Image.fromarray(image.astype(np.uint8)).save(root / "images" / split / f"{split}{index}.png")
-            Image.fromarray(labels).save(root / "masks" / split / f"{split}{index}.png")
-    return root
+    """Eight training and two validation pictures of rectangles, 32 x 40."""
+    return rectangles(tmp_path_factory.mktemp("pictures"), train=ALL, val=2, size=(32, 40))
 
 
 def settings(root, **training):

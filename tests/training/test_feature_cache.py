@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from depict import UserError
 from depict.config.schema import Config, DecoderConfig, EncoderConfig
@@ -23,6 +22,7 @@ from depict.data.scenes.dataset import Scenes
 from depict.data.transforms import resize_image, resize_labels
 from depict.model import SegmentationModel
 from depict.training.feature_cache import View, cache_key, default_folder, feature_batches, fitted_size, open_cache
+from support.layouts import picture, save
 
 
 class FewScenes(Scenes):
@@ -46,14 +46,8 @@ def small(image_size=(32, 48), seed=0, **encoder):
 def photographs(root, sizes=((40, 30), (20, 60), (25, 37), (90, 91))):
     """A data set of noise, wide and tall, whose classes are noise too."""
     for index, size in enumerate(sizes):
-        noise = np.random.default_rng(index)
-        for folder, array in (
-            ("images", noise.integers(0, 256, (*size, 3), np.uint8)),
-            ("masks", noise.integers(0, 3, size, np.uint8)),
-        ):
-            for part in ("train", "val"):
-                (root / folder / part).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(array).save(root / folder / "train" / f"{index}.png")
+        save(root / "images" / "train" / f"{index}.png", picture(*size, seed=index))
+        save(root / "masks" / "train" / f"{index}.png", picture(*size, seed=100 + index)[..., 0] % 3)
     return create_dataset("folder", root, "train")
 
 

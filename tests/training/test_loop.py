@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 import depict
@@ -25,6 +24,7 @@ from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfi
 from depict.data.folder import Folder
 from depict.runs import lock_run, read_metrics
 from depict.training import loop as training
+from support.layouts import rectangles
 from support.several_processes import torchrun
 
 CLASSES = 3
@@ -32,21 +32,8 @@ CLASSES = 3
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Ten training and four validation pictures of bright and dark rectangles, 40 x 48."""
-    root = tmp_path_factory.mktemp("pictures")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", 10), ("val", 4)):
-        for part in ("images", "masks"):
-            (root / part / split).mkdir(parents=True)
-        for index in range(count):
-            labels = np.zeros((40, 48), np.uint8)
-            top, left = generator.integers(0, 20, 2)
-            labels[top : top + 20, left : left + 24] = 1
-            labels[30:, :10] = 2
-            image = labels[..., None] * 80 + generator.integers(0, 60, (40, 48, 3))
-            Image.fromarray(image.astype(np.uint8)).save(root / "images" / split / f"{split}{index}.png")
-            Image.fromarray(labels).save(root / "masks" / split / f"{split}{index}.png")
-    return root
+    """Ten training and four validation pictures of rectangles, 40 x 48, three classes."""
+    return rectangles(tmp_path_factory.mktemp("pictures"))
 
 
 def config(root, freeze=False, decoder="depict_sa", drop_path=0.0, image_size=32, limit=None, seed=0, **train):
