@@ -47,7 +47,7 @@ def decoder_multiply_adds(decoder: Decoder, N: int) -> int:
     tokens = N if isinstance(decoder, DepictCA) else N + C
     total += sum(_block(block, tokens, C, N) for block in decoder.modules())
     if isinstance(decoder, MaskTransformer):
-        total += N * D * D + (N + C) * D * D  # proj_in, then proj_patches and proj_classes
+        total += N * decoder.token_dim * D + (N + C) * D * D  # proj_in, then proj_patches and proj_classes
     return total
 
 

@@ -107,7 +107,8 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> No
             raise UserError(f"'{source}' does not fit the model: it lacks '{name}'.")
         if state[name].shape != tensor.shape:
             hint = ""
-            if name.startswith(("decoder.mask_norm", "decoder.class_embeddings", "decoder.head")):
+            by_class = name.startswith(("decoder.mask_norm", "decoder.class_embeddings", "decoder.head"))
+            if by_class and state[name].ndim and state[name].shape[0] != tensor.shape[0]:
                 hint = f" It is for {state[name].shape[0]} classes, the model has {tensor.shape[0]}."
             raise UserError(
                 f"'{source}' does not fit the model: '{name}' has shape {tuple(state[name].shape)}, "

@@ -56,6 +56,8 @@ class DecoderConfig:
     """ablation: mssa, mhsa or none."""
     feedforward: str | None = None
     """ablation: ista, mlp or none."""
+    width: int | None = None
+    """segmenter: dimension of its embeddings; by default the encoder's."""
     dropout: float | None = None
     """Dropout inside the decoder."""
     logit_gain: float | None = None

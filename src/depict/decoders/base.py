@@ -75,6 +75,7 @@ class Decoder(nn.Module):
     def __init__(self, dim: int, num_classes: int):
         super().__init__()
         self.dim, self.num_classes = dim, num_classes
+        self.token_dim = dim  # of the encoder's tokens, if a decoder projects them to its own dimension first
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w); a given `trace` is filled on the way."""
@@ -88,8 +89,8 @@ class Decoder(nn.Module):
 
     def check(self, Z: Tensor, grid: Grid) -> None:
         """Refuse tokens that do not fit the decoder or the grid."""
-        if Z.ndim != 3 or Z.shape[-1] != self.dim:
-            raise UserError(f"tokens must have shape (batch, N, {self.dim}), not {tuple(Z.shape)}.")
+        if Z.ndim != 3 or Z.shape[-1] != self.token_dim:
+            raise UserError(f"tokens must have shape (batch, N, {self.token_dim}), not {tuple(Z.shape)}.")
         if Z.shape[1] != grid[0] * grid[1]:
             raise UserError(f"{Z.shape[1]} tokens do not fill a grid of {grid[0]} x {grid[1]}.")
 
@@ -125,7 +126,7 @@ class JointDecoder(ClassEmbeddingDecoder):
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
         self.check(Z, grid)
-        X = torch.cat([Z, self.class_embeddings.expand(Z.shape[0], -1, -1)], dim=1)
+        X = torch.cat([self.project(Z), self.class_embeddings.expand(Z.shape[0], -1, -1)], dim=1)
         if trace is not None:
             trace.Z0, trace.Q0 = self.split(X)
         for layer in self.layers:
@@ -133,6 +134,10 @@ class JointDecoder(ClassEmbeddingDecoder):
             if trace is not None:
                 trace.record(layer, (before,), *self.split(X))
         return self.masks(*self.split(self.norm(X)), grid, trace)
+
+    def project(self, Z: Tensor) -> Tensor:
+        """Patch embeddings (B, N, D) of the tokens (B, N, token_dim): the tokens themselves."""
+        return Z
 
     def split(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """[patches, classes] (B, N + C, D) -> (B, N, D), (B, C, D)."""

@@ -12,7 +12,10 @@ from depict.operators import normal_
 
 
 class MaskTransformer(JointDecoder):
-    """Transformer blocks on [patches, classes], then one D x D projection for each kind before the dot product."""
+    """Transformer blocks on [patches, classes], then one D x D projection for each kind before the dot product.
+
+    D is `width`, by default the dimension `dim` of the tokens.
+    """
 
     def __init__(
         self,
@@ -22,25 +25,28 @@ class MaskTransformer(JointDecoder):
         heads: int | None = None,
         dropout: float = 0.1,
         logit_gain: float = 1.0,
+        width: int | None = None,
     ):
-        if layers < 1:
-            raise UserError(f"layers must be at least 1, not {layers}.")
-        heads = max(1, dim // 64) if heads is None else heads
+        width = dim if width is None else width
+        for name, value in (("layers", layers), ("width", width)):
+            if value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}.")
+        heads = max(1, width // 64) if heads is None else heads
         blocks: list[SubBlock] = []
         for _ in range(layers):
-            blocks += [MHSABlock(dim, heads, dropout), MLPBlock(dim, dropout)]
-        super().__init__(dim, num_classes, blocks, logit_gain)
-        self.proj_in = nn.Linear(dim, dim)
-        self.proj_patches = nn.Parameter(torch.empty(dim, dim))
-        self.proj_classes = nn.Parameter(torch.empty(dim, dim))
-        normal_(self.proj_patches, dim**-0.5)
-        normal_(self.proj_classes, dim**-0.5)
+            blocks += [MHSABlock(width, heads, dropout), MLPBlock(width, dropout)]
+        super().__init__(width, num_classes, blocks, logit_gain)
+        self.token_dim = dim
+        self.proj_in = nn.Linear(dim, width)
+        self.proj_patches = nn.Parameter(torch.empty(width, width))
+        self.proj_classes = nn.Parameter(torch.empty(width, width))
+        normal_(self.proj_patches, width**-0.5)
+        normal_(self.proj_classes, width**-0.5)
         initialize(self)
 
-    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
-        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
-        self.check(Z, grid)
-        return super().forward(self.proj_in(Z), grid, trace)
+    def project(self, Z: Tensor) -> Tensor:
+        """Patch embeddings (B, N, D) of the tokens (B, N, token_dim)."""
+        return self.proj_in(Z)
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
         """Cosine masks of the projected patches and classes."""
