@@ -12,8 +12,8 @@ from conftest import REPOSITORY
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/theory.md"])
-def test_the_snippets_of_a_page_print_what_stands_below_them(page):
+@pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
+def test_the_python_blocks_of_a_page_print_what_the_page_says(page):
     namespace: dict = {}
     default = torch.get_default_dtype()
     try:
