@@ -9,7 +9,7 @@ from depict.config.schema import Config, DecoderConfig
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 
 
-def test_a_configuration_survives_the_way_through_yaml(tmp_path):
+def test_a_configuration_survives_a_round_trip_through_yaml(tmp_path):
     config = Config(decoder=DecoderConfig("depict_ca", layers=4), image_size=(352, 480), seed=7)
     config.data.root = Path("somewhere/else")
     write_yaml(tmp_path / "config.yaml", to_dict(config))
@@ -37,7 +37,7 @@ def test_wrong_settings_are_named(values, message):
         from_dict(Config, values, "here")
 
 
-def test_a_file_that_is_no_yaml_is_named(tmp_path):
+def test_a_file_that_is_not_yaml_is_named(tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [1,\nb: }")
     with pytest.raises(UserError, match="bad.yaml' is not valid YAML") as caught:
         read_yaml(tmp_path / "bad.yaml")
@@ -45,7 +45,7 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 1000, "a: 2001-99-99", "a: !!timestamp x", "a: !!bool x", "a: !!int x"])
-def test_yaml_that_cannot_be_understood_is_named(tmp_path, text):
+def test_yaml_that_cannot_be_parsed_is_named(tmp_path, text):
     (tmp_path / "odd.yaml").write_text(text)
     with pytest.raises(UserError, match="odd.yaml' is (not valid YAML|nested too deeply)") as caught:
         read_yaml(tmp_path / "odd.yaml")

@@ -1,73 +1,98 @@
-"""What a training is asked for, filled in by what its data set knows, and refused where it cannot be."""
+"""From the settings that were given to a complete configuration, with the images to train and validate on."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
-from depict.config.schema import Config, DecoderConfig
+from depict.config.ranges import check_ranges
+from depict.config.schema import Config, DataConfig, DecoderConfig, TrainConfig
 from depict.data import create_dataset
-from depict.data.dataset import Dataset, draw, hold_out
+from depict.data.dataset import Dataset, Recipe, draw, hold_out
 from depict.decoders import decoder_options
 from depict.errors import UserError
 
 FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
-"""A norm over C classes keeps logits below sqrt(C - 1): with few, cross-entropy has little to work with. On a frozen
-encoder a gain of 4 helps DEPICT-CA and Segmenter then, and does DEPICT-SA little good or harm; where the encoder is
-trained, too, it did harm to DEPICT-SA (docs/results.md). Tried with 8 and 11 classes; 16 is a guess."""
+"""A norm over C classes keeps logits below sqrt(C - 1), which is little for cross-entropy if C is small. On a frozen
+encoder a gain of 4 then helps DEPICT-CA and Segmenter and hardly changes DEPICT-SA; with a trained encoder it hurt
+DEPICT-SA (docs/results.md). Measured with 8 and 11 classes; 16 is a guess."""
+ADAMW_RATE = 2e-4
 FROZEN_RATE, FROZEN_RATES = 1e-3, {"linear": 1e-2, "depict_ca": 3e-3}
-"""AdamW's rate on a frozen encoder, and of the decoders that learn clearly better with another (docs/results.md)."""
+"""AdamW's rate on a frozen encoder, and that of decoders which learn clearly better with another (docs/results.md)."""
+VALIDATIONS = 8
+"""Validations of a training, about, unless --validate-every says otherwise."""
 
 
-def resolve(config: Config) -> tuple[Config, Dataset, Dataset]:
-    """Fill in what the data set knows, and refuse what cannot be; with the training and validation images."""
-    data, train = config.data, config.train
-    if data.name is None:
-        raise UserError("which data set? Give --data NAME and --root DIR (or --data scenes, which needs no root).")
-    training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
+@dataclass(kw_only=True)
+class ResolvedData(DataConfig):
+    """The images and masks, with nothing left open."""
+
+    name: str = field()
+    short_edge: int = field()
+    max_aspect: float = field()
+
+
+@dataclass(kw_only=True)
+class ResolvedTrain(TrainConfig):
+    """How the model is trained, with nothing left open."""
+
+    epochs: int = field()
+    batch: int = field()
+    lr: float = field()
+    validate_every: int = field()
+
+
+@dataclass(kw_only=True)
+class ResolvedConfig(Config):
+    """A complete experiment: what a training runs on and writes to config.yaml."""
+
+    data: ResolvedData = field()
+    train: ResolvedTrain = field()
+    image_size: tuple[int, int] = field()
+
+
+class Experiment(NamedTuple):
+    """A complete configuration and its images."""
+
+    config: ResolvedConfig
+    training: Dataset
+    validation: Dataset
+
+
+T = TypeVar("T")
+
+
+def resolve(config: Config) -> Experiment:
+    """Check the settings, open the data set, and fill in what the data set and the decoder decide."""
+    check_ranges(config)
+    _check_combinations(config)
+    training, validation = _datasets(config.data, config.seed)
     recipe = training.recipe
-    if data.holdout is not None:
-        training, validation = hold_out(training, data.holdout)
-        if not 0 < data.holdout < 1 or not (len(training) and len(validation)):
-            raise UserError(f"--data.holdout {data.holdout} must leave images on both sides: a part such as 0.25.")
-    if data.limit is not None:
-        if not 1 <= data.limit <= len(training):
-            raise UserError(
-                f"--data.limit must be 1 to {len(training)}, the number of training images, not {data.limit}."
-            )
-        training = draw(training, data.limit, config.seed)
-    _check_ranges(config)
-    if train.cache_features and not config.encoder.freeze:
-        raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
-    if train.cache_crop is not None and not train.cache_features:
-        raise UserError("--cache-crop needs --cache-features: without, images are cut as --data.scale-range says.")
-    if not 0 < data.scale_range[0] <= data.scale_range[1]:
-        raise UserError(f"--data.scale-range must be two rising numbers above 0, not {data.scale_range}.")
-    adamw = FROZEN_RATES.get(config.decoder.name, FROZEN_RATE) if config.encoder.freeze else 2e-4
-    epochs = train.epochs or recipe.epochs
     image_size = as_pair(recipe.crop if config.image_size is None else config.image_size)
-    side, ratio = recipe.short_edge, recipe.max_aspect
-    if train.cache_features:  # features are of whole images fitted into the window: bring images to that size always
-        side, ratio = min(image_size), max(image_size) / min(image_size)
-    resolved = dataclasses.replace(
-        config,
-        decoder=_decoder(config, len(training.classes)),
-        image_size=image_size,
-        data=dataclasses.replace(data, short_edge=data.short_edge or side, max_aspect=data.max_aspect or ratio),
-        train=dataclasses.replace(
-            train,
+    short_edge, max_aspect = recipe.short_edge, recipe.max_aspect
+    if config.train.cache_features:  # features are of images that fill the window: validate at that size, too
+        short_edge, max_aspect = min(image_size), max(image_size) / min(image_size)
+    epochs = config.train.epochs or recipe.epochs
+    resolved = {
+        "decoder": _decoder(config, len(training.classes)),
+        "data": _complete(ResolvedData, config.data, short_edge=short_edge, max_aspect=max_aspect),
+        "train": _complete(
+            ResolvedTrain,
+            config.train,
             epochs=epochs,
-            batch=train.batch or recipe.batch,
-            lr=train.lr or (recipe.lr if train.optimizer == "sgd" else adamw),
-            validate_every=train.validate_every or max(1, math.ceil(epochs / 8)),
+            batch=recipe.batch,
+            lr=_rate(config, recipe),
+            validate_every=math.ceil(epochs / VALIDATIONS),
         ),
-    )
-    return resolved, training, validation
+        "image_size": image_size,
+    }
+    return Experiment(ResolvedConfig(**vars(config) | resolved), training, validation)
 
 
 def with_defaults(decoder: DecoderConfig) -> DecoderConfig:
-    """The decoder's settings with its own defaults where nothing was said."""
+    """The decoder's settings, with its own defaults where nothing was given."""
     return DecoderConfig(decoder.name, **decoder_options(decoder.name) | decoder.options())
 
 
@@ -79,39 +104,55 @@ def as_pair(size: int | Sequence[int] | None) -> tuple[int, int]:
     return pair
 
 
+def _complete(kind: type[T], given: Any, **defaults: Any) -> T:
+    """`given` as the dataclass `kind`, with `defaults` for what was left at None.
+
+    A field of `kind` that has neither is missing in the call below, and fails there.
+    """
+    return kind(**defaults | {name: value for name, value in vars(given).items() if value is not None})
+
+
+def _datasets(data: DataConfig, seed: int) -> tuple[Dataset, Dataset]:
+    """The images to train on and those to validate on."""
+    if data.name is None:
+        raise UserError("no data set: give --data NAME and --root DIR (or --data scenes, which needs no root).")
+    training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
+    if data.holdout is not None:
+        training, validation = hold_out(training, data.holdout)
+        if not (len(training) and len(validation)):
+            raise UserError(
+                f"--data.holdout {data.holdout} leaves {len(training)} images to train on and {len(validation)} to "
+                "validate on: choose a share that leaves both, such as 0.25."
+            )
+    if data.limit is not None:
+        if data.limit > len(training):
+            raise UserError(f"--data.limit must be at most {len(training)}, the training images, not {data.limit}.")
+        training = draw(training, data.limit, seed)
+    return training, validation
+
+
+def _check_combinations(config: Config) -> None:
+    """Refuse settings that contradict each other."""
+    train, (smallest, largest) = config.train, config.data.scale_range
+    if smallest > largest:
+        raise UserError(f"--data.scale-range must be the smallest and the largest factor, not {smallest} {largest}.")
+    if train.cache_features and not config.encoder.freeze:
+        raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
+    if train.cache_crop is not None and not train.cache_features:
+        raise UserError("--cache-crop needs --cache-features: otherwise --data.scale-range sets the crops.")
+
+
+def _rate(config: Config, recipe: Recipe) -> float:
+    """The learning rate for an optimizer, an encoder and a decoder, if none is given."""
+    if config.train.optimizer == "sgd":
+        return recipe.lr
+    return FROZEN_RATES.get(config.decoder.name, FROZEN_RATE) if config.encoder.freeze else ADAMW_RATE
+
+
 def _decoder(config: Config, classes: int) -> DecoderConfig:
-    """The decoder's settings; its gain as released but for few classes on a frozen encoder."""
+    """The decoder's complete settings; few classes on a frozen encoder start with a larger gain."""
     decoder = with_defaults(config.decoder)
     few = config.encoder.freeze and config.train.optimizer == "adamw" and classes <= FEW_CLASSES
     if few and decoder.logit_gain is not None and config.decoder.logit_gain is None:
-        decoder = dataclasses.replace(decoder, logit_gain=FEW_CLASSES_GAIN)
+        return replace(decoder, logit_gain=FEW_CLASSES_GAIN)
     return decoder
-
-
-def _check_ranges(config: Config) -> None:
-    """Refuse numbers that training could only make nonsense of."""
-    train, data = config.train, config.data
-    lowest = {
-        "--epochs": (train.epochs, 1),
-        "--batch": (train.batch, 1),
-        "--grad-accum": (train.grad_accum, 1),
-        "--warmup": (train.warmup, 0),
-        "--weight-decay": (train.weight_decay, 0),
-        "--validate-every": (train.validate_every, 1),
-        "--save-every": (train.save_every, 1),
-        "--patience": (train.patience, 1),
-        "--data.short-edge": (data.short_edge, 1),
-        "--data.max-aspect": (data.max_aspect, 1),
-        "--data.workers": (data.workers, 0),
-        "--seed": (config.seed, 0),
-    }
-    for name, (value, least) in lowest.items():
-        if value is not None and value < least:
-            raise UserError(f"{name} must be at least {least}, not {value}.")
-    for name, number in (("--lr", train.lr), ("--clip-grad", train.clip_grad)):
-        if number is not None and not number > 0:
-            raise UserError(f"{name} must be above 0, not {number}.")
-    shares = {"--ema": train.ema, "--layer-decay": train.layer_decay, "--cache-crop": train.cache_crop}
-    for name, number in shares.items():
-        if number is not None and not 0 < number <= 1:
-            raise UserError(f"{name} must be above 0 and at most 1, not {number}.")
