@@ -1,7 +1,7 @@
-"""Why training counts numbers below 1e-38 as 0: one MSSA step, forward and backward, whose attention is sharp.
+"""Why training flushes denormals to zero: one MSSA step with sharp attention, forward and backward.
 
-Bases that have grown in training make the softmax sure of itself: many probabilities are then too small for normal
-floating-point numbers, and a CPU computes slowly with what is left of them. Each way runs in a process of its own.
+Bases that have grown in training make the softmax sharp: many probabilities become denormal, and a CPU is slow with
+those. Each method runs in its own process.
 
     python benchmarks/denormals.py
 """
@@ -36,7 +36,7 @@ def measure(flush: bool, growth: float) -> tuple[float, float]:
 
 def main() -> None:
     print("MSSA, 8 x 690 tokens of 192, 3 heads of 100: forward and backward")
-    print("bases times     kept  counted as 0   ratio   difference of the gradients")
+    print("bases times     kept    flushed       ratio   difference of the gradients")
     for growth in GROWTHS:
         (kept, expected), (flushed, found) = (alone(measure, flush, growth) for flush in (False, True))
         print(f"{growth:11g} {kept:7.2f} s {flushed:11.2f} s {kept / flushed:7.2f} {abs(found / expected - 1):12.1e}")

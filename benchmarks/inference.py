@@ -1,10 +1,9 @@
-"""Multi-scale inference with flips: in bands against the protocol as plain loops, in one run.
+"""Multi-scale inference with flips: in bands against plain loops, in one run.
 
-a) CamVid images if they lie beside the repository (else generated ones), 11 classes, ViT-T, window 352;
-b) 150 classes on a large image, ViT-T, window 512, images resized to 512 first (as for ADE20K) and at their own size.
-c) 150 classes on 4096 x 4096 pixels at their own size, in bands only and with one convolution as the network.
-Each way runs in a process of its own, in turn with the other; the fastest of some rounds counts. Peak memory is what it
-adds to the model and the images.
+a) CamVid images if ../shared/camvid exists (generated ones otherwise), 11 classes, ViT-T, window 352;
+b) 150 classes on a large image, ViT-T, window 512, resized to 512 first (as for ADE20K) and at its own size;
+c) 150 classes on 4096 x 4096 pixels at their own size, in bands only, with one convolution as the network.
+The methods alternate, each in its own process; the fastest round counts. Peak memory excludes the model and the images.
 
     python benchmarks/inference.py [--images 20 --size 1024 --rounds 3] [--only camvid|resized|whole|huge]
 """
@@ -51,7 +50,7 @@ def pictures(case: str, count: int, size: int):
     return list((255 * smooth).clamp(0, 255).to(torch.uint8))
 
 
-def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
+def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
     import torch
 
     import depict
@@ -112,11 +111,11 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
         return naive_probabilities(network, image, **options, **normalization).argmax(0).to(torch.uint8)
 
     with torch.inference_mode():
-        method = {"bands": bands, "loops": loops}[way]
-        model.masks(torch.zeros(8, 3, window, window))  # the model's own working memory belongs to neither way
+        apply = {"bands": bands, "loops": loops}[method]
+        model.masks(torch.zeros(8, 3, window, window))  # the model's own working memory belongs to neither method
         before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         start = time.perf_counter()
-        labels = [method(image).numpy() for image in images]
+        labels = [apply(image).numpy() for image in images]
         spent["total"] = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     np.savez(out, *labels)
@@ -125,24 +124,24 @@ def measure(way: str, case: str, count: int, size: int, out: Path) -> None:
 
 def compare(case: str, count: int, size: int, rounds: int) -> None:
     found, labels = {}, {}
-    ways = ("bands",) if case == "huge" else ("loops", "bands")
+    methods = ("bands",) if case == "huge" else ("loops", "bands")
     with tempfile.TemporaryDirectory() as folder:
-        for way in ways * (1 if case == "huge" else rounds):
-            out = Path(folder) / f"{way}.npz"
+        for method in methods * (1 if case == "huge" else rounds):
+            out = Path(folder) / f"{method}.npz"
             command = [sys.executable, __file__, "--images", str(count), "--size", str(size)]
-            command += ["--only", case, "--way", way, "--out", str(out)]
+            command += ["--only", case, "--method", method, "--out", str(out)]
             row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-            if way not in found or row["total"] < found[way]["total"]:
-                found[way] = row
+            if method not in found or row["total"] < found[method]["total"]:
+                found[method] = row
             with np.load(out) as file:
-                labels[way] = [file[name] for name in file.files]
+                labels[method] = [file[name] for name in file.files]
     classes, window, short_edge, _ = CASES[case]
     shape = " x ".join(map(str, labels["bands"][0].shape))
     resized = f"resized to {short_edge}" if short_edge else "at its own size"
     print(f"{case}: {found['bands']['images']} image(s) of {shape}, {resized}, {classes} classes, window {window}")
-    for way, row in found.items():
+    for method, row in found.items():
         outside = row["total"] - row["network"]
-        line = f"  {way:<6}{row['total']:8.2f} s, network {row['network']:.2f} s, outside {outside:.2f} s "
+        line = f"  {method:<6}{row['total']:8.2f} s, network {row['network']:.2f} s, outside {outside:.2f} s "
         line += f"({100 * outside / row['total']:.1f} %), {row['megabytes']:.0f} MB at the peak"
         print(line)
     bands = found["bands"]
@@ -162,11 +161,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=CASES)
-    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--method", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.way:
-        measure(options.way, options.only, options.images, options.size, options.out)
+    if options.method:
+        measure(options.method, options.only, options.images, options.size, options.out)
         return
     for case in [options.only] if options.only else CASES:
         compare(case, options.images, options.size, options.rounds)

@@ -1,4 +1,4 @@
-"""Does loading keep a GPU busy? Decoders, the steps of augmentation, and images per second through the workers.
+"""Can loading keep a GPU busy? JPEG decoders, augmentation steps, images per second through the workers.
 
 `python benchmarks/loading.py [--images 64] [--batches 40]` on generated JPEGs of ADE20K's usual size (683x512),
 crops of 512, one core per worker.
@@ -98,7 +98,7 @@ def _planes(pixels: np.ndarray) -> torch.Tensor:
 
 
 def time_steps(dataset) -> None:
-    """Milliseconds of each step on one core at the mean factor, beside the plain torchvision way where they differ."""
+    """Milliseconds of each step on one core at the mean factor, and of plain torchvision where they differ."""
     image_path, mask_path = dataset.paths(0)
     image, labels = dataset.read(0)
     size = resized_size(image.shape[1], image.shape[2], 512, 4, 1.25)
@@ -120,8 +120,8 @@ def time_steps(dataset) -> None:
 
 
 def print_row(name: str, ours: float, naive: float | None) -> None:
-    beside = f"{naive:7.2f} {naive / ours:6.1f}x" if naive else ""
-    print(f"  {name:<22} {ours:7.2f} {beside}")
+    comparison = f"{naive:7.2f} {naive / ours:6.1f}x" if naive else ""
+    print(f"  {name:<22} {ours:7.2f} {comparison}")
 
 
 def ours_of(dataset, key: tuple[int, int]) -> None:

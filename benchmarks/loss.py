@@ -1,6 +1,6 @@
-"""Cross-entropy on upsampled masks: the lean way (`depict.training.losses`) against upsampling everything, in one run.
+"""Cross-entropy on upsampled masks: in bands (`depict.training.losses`) against upsampling everything, in one run.
 
-Each way runs forward and backward in a process of its own; peak memory is what it adds to masks and labels.
+Each method runs forward and backward in its own process; peak memory excludes masks and labels.
 
     python benchmarks/loss.py [--classes 150 --side 512 --batch 8]
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 PATCH = 16
 
 
-def measure(way: str, classes: int, side: int, batch: int, repeats: int, out: Path) -> None:
+def measure(method: str, classes: int, side: int, batch: int, repeats: int, out: Path) -> None:
     import torch
     import torch.nn.functional as F
 
@@ -34,7 +34,7 @@ def measure(way: str, classes: int, side: int, batch: int, repeats: int, out: Pa
         total, count = cross_entropy(masks, labels, (PATCH, PATCH))
         return total / count
 
-    loss = {"plain": plain, "lean": lean}[way]
+    loss = {"plain": plain, "lean": lean}[method]
     generator = torch.Generator().manual_seed(0)
     masks = 3 * torch.randn(batch, classes, side // PATCH, side // PATCH, generator=generator)
     labels = torch.randint(0, classes, (batch, side, side), generator=generator).to(torch.uint8)
@@ -61,28 +61,28 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=512)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--method", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.way:
-        measure(options.way, options.classes, options.side, options.batch, options.repeats, options.out)
+    if options.method:
+        measure(options.method, options.classes, options.side, options.batch, options.repeats, options.out)
         return
     import torch
 
     found, values = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for way in ("plain", "lean"):
-            out = Path(folder) / f"{way}.pt"
-            command = [sys.executable, __file__, *sys.argv[1:], "--way", way, "--out", str(out)]
-            found[way] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-            values[way] = torch.load(out, weights_only=True)
+        for method in ("plain", "lean"):
+            out = Path(folder) / f"{method}.pt"
+            command = [sys.executable, __file__, *sys.argv[1:], "--method", method, "--out", str(out)]
+            found[method] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+            values[method] = torch.load(out, weights_only=True)
     print(
         f"cross-entropy, {options.classes} classes, {options.side} x {options.side}, batch {options.batch}, ",
         end="",
     )
     print(f"forward and backward, best of {options.repeats}")
-    for way, row in found.items():
-        print(f"  {way:<6}{row['seconds']:8.3f} s {row['megabytes']:9.0f} MB at the peak")
+    for method, row in found.items():
+        print(f"  {method:<6}{row['seconds']:8.3f} s {row['megabytes']:9.0f} MB at the peak")
     plain, lean = found["plain"], found["lean"]
     print(f"  lean / plain: time {lean['seconds'] / plain['seconds']:.3f} (aim <= 0.5), ", end="")
     print(f"memory {lean['megabytes'] / plain['megabytes']:.3f} (aim <= 0.1)")

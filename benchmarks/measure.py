@@ -1,4 +1,4 @@
-"""Time and peak memory of one thing in a process of its own, so that measurements do not see each other."""
+"""Time and peak memory of one task, in its own process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""1,000 pictures from strangers through `depict segment`: is each accounted for, and does memory stay flat?
+"""1,000 untrusted files through `depict segment`: is each accounted for, and does memory stay flat?
 
-Sizes from 1x1 to 4000x3000; every mode; damaged, empty, mis-named and linked files; names in many scripts. Prints what
-became of them, and the peak of memory of each tenth of the run beside what one largest picture alone takes.
+Sizes from 1x1 to 4000x3000; every mode; damaged, empty, misnamed and linked files; names in many scripts. Prints the
+outcome and the peak memory in each tenth of the run, and that of one largest picture alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""An exported model against its run in PyTorch, on a CPU: start-up of `depict segment`, images per second, labels.
+"""An exported model against PyTorch, on a CPU: start-up of `depict segment`, images per second, equal labels.
 
-One picture is the whole command for a small one, process and all; start-up is what it takes besides the network's own
-time for a picture. Images per second are of the whole way from pixels to labels at the model's own size; the share
-outside the network is what resizing, cutting and rendering take.
+"One picture" is the whole command for one small picture; "start-up" is that without the network's own time. Images per
+second run from pixels to labels at the model's own size; the share outside the network is resizing, cutting, rendering.
 
     python benchmarks/onnx_export.py [--encoder vit_tiny_patch16_384 --decoder depict_sa --side 512 --classes 150]
 """
@@ -97,7 +96,7 @@ def main() -> None:
     print(f"{options.encoder}, {options.decoder}, {options.side} pixels, {options.classes} classes, {THREADS} threads")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ways = build(folder, options.encoder, options.decoder, options.side, options.classes)
+        methods = build(folder, options.encoder, options.decoder, options.side, options.classes)
         picture = folder / "picture.png"
         Image.fromarray(render(1, 0, 64)[0]).save(picture)
         pictures = [render(1, index, options.side)[0] for index in range(4)]
@@ -106,17 +105,17 @@ def main() -> None:
         first: tuple[float, float, list[np.ndarray]] | None = None
         started = 0.0
         if options.compile:
-            ways["compiled"] = ways["PyTorch"]
-        for way, path in ways.items():
-            compiled = way == "compiled"
-            one = one_picture(path, picture, folder / "out" / way, *(["--compile"] if compiled else []))
+            methods["compiled"] = methods["PyTorch"]
+        for method, path in methods.items():
+            compiled = method == "compiled"
+            one = one_picture(path, picture, folder / "out" / method, *(["--compile"] if compiled else []))
             seconds, outside, labels = alone(speed, path, compiled, pictures, options.seconds)
             startup = one - seconds * (1 - outside)
             first, started = first or (seconds, outside, labels), started or startup
             same = np.mean([np.mean(a == b) for a, b in zip(labels, first[2], strict=True)])
             weights = path / "model.safetensors" if path.is_dir() else path
             print(
-                f"{way:10} {weights.stat().st_size / 1e6:6.1f} MB {one:10.2f} s {startup:7.2f} s "
+                f"{method:10} {weights.stat().st_size / 1e6:6.1f} MB {one:10.2f} s {startup:7.2f} s "
                 f"{1 / seconds:9.2f} {outside:8.1%} "
                 f"{same:18.2%}   start-up {started / startup:.1f}x, speed {first[0] / seconds:.2f}x as fast as PyTorch"
             )

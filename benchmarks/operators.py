@@ -1,9 +1,9 @@
-"""MSSA by the fused path against explicit attention as the official code writes it, in one run.
+"""MSSA, fused against explicit attention as in the official code, in one run.
 
     python benchmarks/operators.py [--picture docs/images/operators.png]
 
 For D = 384 and 1024 with 3 heads of 100, batch 1: time and peak extra memory, forward and forward + backward, over the
-number of tokens N. Each cell runs in a process of its own.
+number of tokens N. Each cell runs in its own process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Labels of 512 x 512 pixels from logits on a 32 x 32 grid: every score of every pixel, against `rendering.largest`.
+"""Labels of 512 x 512 pixels from logits on a 32 x 32 grid: `argmax_labels` against computing every score.
 
     python benchmarks/rendering.py [--classes 150]
 
-On what ViT-T with random weights gives for a built-in scene, and on noise, in which no two neighbors agree.
+On the logits of ViT-T with random weights for a built-in scene, and on noise, where no two neighbors agree.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main() -> None:
         def in_bands(grid: np.ndarray = grid) -> np.ndarray:
             return np.concatenate([scores.argmax(2) for _, _, scores in interpolate(grid, axis, axis)])
 
-        ways = (lambda x=logits: plainly(x), in_bands, lambda x=grid: argmax_labels(x, axis, axis))
-        torch_time, numpy_time, own_time = (1e3 * best(way, seconds=2) for way in ways)
-        equal = np.mean(ways[0]() == ways[2]())
+        methods = (lambda x=logits: plainly(x), in_bands, lambda x=grid: argmax_labels(x, axis, axis))
+        torch_time, numpy_time, own_time = (1e3 * best(method, seconds=2) for method in methods)
+        equal = np.mean(methods[0]() == methods[2]())
         print(
             f"{name:13} {torch_time:15.1f} ms {numpy_time:16.1f} ms {own_time:6.1f} ms "
             f"{torch_time / own_time:6.2f}, {numpy_time / own_time:.2f} {equal:13.3%}"

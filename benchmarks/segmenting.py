@@ -1,7 +1,7 @@
-"""`depict segment` as a whole: pictures per second, and the share of the time that is not the network's.
+"""`depict segment` from files to files: pictures per second, and the share of the time outside the network.
 
 JPEG files of 683 x 512 pixels, cut from the built-in scenes, are read, segmented in windows of 512 and written as label
-maps and overlays, as the command does it; the naive way takes the same steps one after the other. Weights are random.
+maps and overlays, as the command does; the naive method runs the same steps sequentially. Weights are random.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
 
     predictor.labels(read_image(inputs[0].path))  # warm, compiled
     seconds = {}
-    for name, way in (("one after the other", naive), ("depict segment", ahead)):
+    for name, method in (("sequential", naive), ("depict segment", ahead)):
         inside[0] = 0.0
         started = time.perf_counter()
-        way(Outputs(folder / name, predictor.classes, predictor.palette, shown))
+        method(Outputs(folder / name, predictor.classes, predictor.palette, shown))
         seconds[name] = time.perf_counter() - started
         outside = 1 - inside[0] / seconds[name]
         print(f"{name:20} {len(inputs) / seconds[name]:6.2f} images/s, {100 * outside:.1f} % outside the network")

@@ -1,11 +1,11 @@
-"""The whole training step by depict against a plain implementation of the same step, in one run.
+"""The whole training step of depict against a plain implementation of the same step, in one run.
 
     python benchmarks/training_step.py [--decoder depict_sa segmenter] [--side 512 --batch 8 --classes 150 --steps 4]
 
 Forward, loss, backward and optimizer (SGD as published) of ViT-T with a decoder. The plain step holds every attention
 matrix, in the encoder and in the decoder, and the logits at full size. Both start from the same weights and take the
-same steps, each in a process of its own: the losses must agree. Memory is what the first step adds to weights and
-images. Then a profile tells where the time of each goes, forward and backward together.
+same steps, each in its own process: the losses must agree. Memory excludes weights and images. A profile then shows
+where the time goes, forward and backward together.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from measure import THREADS, alone, peak, resident
 
 AGREE = 1e-4
-WAYS = ("plain", "ours")
+METHODS = ("plain", "ours")
 
 
 class Step:
     """A model, an optimizer, and one step of a training on images and labels drawn by a seed."""
 
-    def __init__(self, way: str, decoder: str, side: int, batch: int, classes: int):
+    def __init__(self, method: str, decoder: str, side: int, batch: int, classes: int):
         import torch
 
         import depict
@@ -41,9 +41,9 @@ class Step:
         self.model = depict.create_model(
             decoder, encoder="vit_tiny_patch16_224", num_classes=classes, image_size=side, dropout=0.0
         )
-        if way == "plain":
+        if method == "plain":
             explicit(self.model)
-        self.loss = {"plain": self.full_size, "ours": self.lean}[way]
+        self.loss = {"plain": self.full_size, "ours": self.lean}[method]
         self.optimizer = create_optimizer(self.model, TrainConfig(optimizer="sgd"), 1e-3)
         set_rate(self.optimizer, 1e-3)
         self.images = torch.randn(batch, 3, side, side)
@@ -111,10 +111,10 @@ def part(name: str) -> contextlib.AbstractContextManager:
     return record_function(f"part: {name}")
 
 
-def measure(way: str, decoder: str, side: int, batch: int, classes: int, steps: int) -> dict[str, Any]:
+def measure(method: str, decoder: str, side: int, batch: int, classes: int, steps: int) -> dict[str, Any]:
     """Seconds of the fastest step, extra bytes of the first, and all losses."""
-    Step(way, decoder, 64, 1, classes)()  # load the libraries' kernels before memory is read
-    step = Step(way, decoder, side, batch, classes)
+    Step(method, decoder, 64, 1, classes)()  # load the libraries' kernels before memory is read
+    step = Step(method, decoder, side, batch, classes)
     before = resident()
     losses, seconds = [step()], []
     memory = peak() - before
@@ -125,11 +125,13 @@ def measure(way: str, decoder: str, side: int, batch: int, classes: int, steps: 
     return {"seconds": min(seconds), "bytes": memory, "losses": losses}
 
 
-def profile(way: str, decoder: str, side: int, batch: int, classes: int) -> tuple[dict[str, float], dict[str, float]]:
+def profile(
+    method: str, decoder: str, side: int, batch: int, classes: int
+) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of one step by part of the model and by operation."""
     import torch.profiler
 
-    step = Step(way, decoder, side, batch, classes)
+    step = Step(method, decoder, side, batch, classes)
     model = step.model
     mark(model.encoder, "encoder, the rest")
     mark(model.decoder, "decoder, the rest")
@@ -186,9 +188,9 @@ def part_of(event: Any) -> str | None:
 def compare(decoder: str, side: int, batch: int, classes: int, steps: int) -> None:
     print(f"\n{decoder}: ViT-T, {side} x {side}, batch {batch}, {classes} classes, {THREADS} threads, ", end="")
     print(f"best of {steps - 1} steps")
-    found = {way: alone(measure, way, decoder, side, batch, classes, steps) for way in WAYS}
-    for way, row in found.items():
-        print(f"  {way:<6}{row['seconds']:8.2f} s {row['bytes'] / 1e6:9.0f} MB")
+    found = {method: alone(measure, method, decoder, side, batch, classes, steps) for method in METHODS}
+    for method, row in found.items():
+        print(f"  {method:<6}{row['seconds']:8.2f} s {row['bytes'] / 1e6:9.0f} MB")
     plain, ours = found["plain"], found["ours"]
     print(f"  plain / ours: time {plain['seconds'] / ours['seconds']:.2f} (aim >= 2); ", end="")
     print(f"ours / plain: memory {ours['bytes'] / plain['bytes']:.3f} (aim <= 0.4)")
@@ -196,7 +198,9 @@ def compare(decoder: str, side: int, batch: int, classes: int, steps: int) -> No
     print(f"  largest difference of the losses of {steps} steps: {difference:.1e}", flush=True)
     if not difference <= AGREE:
         raise SystemExit(f"the losses differ by more than {AGREE}: {plain['losses']}, {ours['losses']}")
-    (plain_parts, _), (parts, operations) = (alone(profile, way, decoder, side, batch, classes) for way in WAYS)
+    (plain_parts, _), (parts, operations) = (
+        alone(profile, method, decoder, side, batch, classes) for method in METHODS
+    )
     whole = sum(parts.values())
     print(f"  {'where the time goes':<24}{'plain':>10}{'ours':>10}{'of ours':>10}")
     for name in sorted(parts, key=lambda name: -parts[name]):
