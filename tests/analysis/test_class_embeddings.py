@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depict.analysis.class_embeddings import ClassEmbeddings, subspace, union_of_subspaces
-from depict.analysis.running import look
+from depict.analysis.runner import make_sample
 from depict.data.scenes.dataset import Scenes
 from support.tiny_model import tiny_model
 
@@ -70,32 +70,32 @@ def test_random_subspaces_score_as_chance_says():
 def test_embeddings_are_grouped_by_the_classes_that_an_image_has(decoder):
     model, scenes = tiny_model(decoder), Scenes(None, "val")
     question = ClassEmbeddings(model)
-    samples = [look(model, scenes, index) for index in range(6)]
+    samples = [make_sample(model, scenes, index) for index in range(6)]
     for sample in samples:
-        question.see(sample)
-    answer = question.answer()
-    rows = {row["class"]: row["images"] for row in answer.tables["classes"]}
+        question.update(sample)
+    result = question.compute()
+    rows = {row["class"]: row["images"] for row in result.tables["classes"]}
     for index, name in enumerate(model.classes):
         holding = sum(bool((sample.patch_labels == index).any()) for sample in samples)
         assert rows.get(name, holding if holding < 2 else None) == holding
-    assert answer.data["all classes in all images"]["classes"] == list(model.classes)
-    assert all(value is not None and value >= 0 for value in answer.numbers.values())
-    assert set(answer.figures) == {"gram"}
+    assert result.data["all classes in all images"]["classes"] == list(model.classes)
+    assert all(value is not None and value >= 0 for value in result.numbers.values())
+    assert set(result.figures) == {"gram"}
 
 
 def test_without_truth_the_prediction_says_which_classes_are_there():
     model = tiny_model()
     question = ClassEmbeddings(model)
-    sample = dataclasses.replace(look(model, Scenes(None, "val"), 0), labels=None, patch_labels=None)
-    question.see(sample)
+    sample = dataclasses.replace(make_sample(model, Scenes(None, "val"), 0), labels=None, patch_labels=None)
+    question.update(sample)
     assert question.present[0].nonzero().flatten().tolist() == sample.trace.masks[0].argmax(0).unique().tolist()
-    assert "Fewer than two classes" in question.answer().text[0]
+    assert "Fewer than two classes" in question.compute().skipped
 
 
 def test_a_linear_decoder_has_none():
     model = tiny_model("linear")
     question = ClassEmbeddings(model)
-    question.see(look(model, Scenes(None, "val"), 0))
-    answer = question.answer()
-    assert not answer.numbers
-    assert answer.text == ["The decoder 'linear' has no class embeddings."]
+    question.update(make_sample(model, Scenes(None, "val"), 0))
+    result = question.compute()
+    assert not result.numbers
+    assert result.skipped == "The decoder 'linear' has no class embeddings."

@@ -7,7 +7,7 @@ from depict import create_decoder
 from depict.analysis.coding_rates import CodingRates
 from depict.coding_rate import EPSILON, projected_coding_rate
 from depict.operators import MSSA
-from support.planted import asked, orthonormal
+from support.planted import analyze_tokens, orthonormal
 
 
 def decoder_with(sizes, dim=12, heads=2, head_dim=4, classes=3, name="depict_sa"):
@@ -21,19 +21,19 @@ def decoder_with(sizes, dim=12, heads=2, head_dim=4, classes=3, name="depict_sa"
 
 def test_an_orthonormal_basis_of_the_whole_space_holds_the_whole_rate():
     decoder = decoder_with([0.3], dim=8, heads=1, head_dim=8)
-    answer = asked(CodingRates, decoder, torch.randn(10, 8))
+    result = analyze_tokens(CodingRates, decoder, torch.randn(10, 8))
     for key in ("stream_share", "normed_share"):
-        assert torch.tensor(answer.data[key]["mean"]).flatten().tolist() == pytest.approx([1, 1], abs=1e-5)
+        assert torch.tensor(result.data[key]["mean"]).flatten().tolist() == pytest.approx([1, 1], abs=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(0.1, -0.1), (-0.05, 0.5)])
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
 def test_with_orthonormal_bases_the_sign_foretells_the_direction_every_time(sizes, name):
-    answer = asked(CodingRates, decoder_with(sizes, name=name), *torch.randn(5, 16, 12))
-    for row in answer.tables["agreement"]:
+    result = analyze_tokens(CodingRates, decoder_with(sizes, name=name), *torch.randn(5, 16, 12))
+    for row in result.tables["agreement"]:
         assert row["operator_agrees"] == row["measured"] == 5 * 2
         assert row["operator_change"] * row["step_size"] > 0
-    assert "every time" in answer.text[1]
+    assert "every time" in result.text[1]
 
 
 def test_a_layer_that_goes_against_its_sign_is_counted():
@@ -43,43 +43,43 @@ def test_a_layer_that_goes_against_its_sign_is_counted():
 
     decoder = decoder_with([0.1, 0.1])
     decoder.layers[1].operator.__class__ = Contrary
-    answer = asked(CodingRates, decoder, *torch.randn(5, 16, 12))
-    assert [row["operator_agrees"] for row in answer.tables["agreement"]] == [10, 0]
-    assert "Even a small step goes against its sign in 10 cases" in answer.text[1]
+    result = analyze_tokens(CodingRates, decoder, *torch.randn(5, 16, 12))
+    assert [row["operator_agrees"] for row in result.tables["agreement"]] == [10, 0]
+    assert "Even a small step goes against its sign in 10 cases" in result.text[1]
 
 
 def test_an_update_that_is_too_long_overshoots_though_it_points_the_right_way():
-    answer = asked(CodingRates, decoder_with([-8.0]), *torch.randn(5, 16, 12))
-    (row,) = answer.tables["agreement"]
+    result = analyze_tokens(CodingRates, decoder_with([-8.0]), *torch.randn(5, 16, 12))
+    (row,) = result.tables["agreement"]
     assert (row["small_agrees"], row["operator_agrees"]) == (10, 0)
-    assert "overshoots" in answer.text[1]
+    assert "overshoots" in result.text[1]
 
 
 def test_rates_of_the_stream_are_those_of_the_trace():
     decoder, Z = decoder_with([0.4, -0.7]), torch.randn(16, 12)
-    answer = asked(CodingRates, decoder, Z)
+    result = analyze_tokens(CodingRates, decoder, Z)
     trace = decoder.unroll(Z[None], (4, 4))
     P = torch.stack([step.P for step in trace.steps])
     for depth, at in enumerate(trace.Z):
         expected = projected_coding_rate(at[0], P, EPSILON)
-        assert torch.allclose(torch.tensor(answer.data["stream"]["mean"])[..., depth], expected, rtol=1e-4)
+        assert torch.allclose(torch.tensor(result.data["stream"]["mean"])[..., depth], expected, rtol=1e-4)
         own = torch.stack([projected_coding_rate(layer.norm(at[0]), layer.bases()) for layer in decoder.layers])
-        assert torch.allclose(torch.tensor(answer.data["normed"]["mean"])[..., depth], own, rtol=1e-4)
+        assert torch.allclose(torch.tensor(result.data["normed"]["mean"])[..., depth], own, rtol=1e-4)
 
 
 def test_directions_are_counted_from_the_rates_at_the_layers_own_step():
-    answer = asked(CodingRates, decoder_with([0.4, -0.7]), torch.randn(16, 12))
-    for row in answer.tables["agreement"]:
+    result = analyze_tokens(CodingRates, decoder_with([0.4, -0.7]), torch.randn(16, 12))
+    for row in result.tables["agreement"]:
         layer = row["layer"] - 1
         for reading in ("stream", "normed", "stream_share", "normed_share"):
-            before, after = torch.tensor(answer.data[reading]["mean"])[layer, :, layer : layer + 2].unbind(-1)
+            before, after = torch.tensor(result.data[reading]["mean"])[layer, :, layer : layer + 2].unbind(-1)
             assert row[f"{reading}_agrees"] == int(((after - before) * row["step_size"] > 0).sum())
             assert row[f"{reading}_change"] == pytest.approx((after - before).mean().item(), abs=1e-4)
 
 
 def test_every_layer_head_and_depth_has_its_row():
-    answer = asked(CodingRates, decoder_with([0.4, -0.7, 0.2]), torch.randn(16, 12))
-    rows = answer.tables["rates"]
+    result = analyze_tokens(CodingRates, decoder_with([0.4, -0.7, 0.2]), torch.randn(16, 12))
+    rows = result.tables["rates"]
     assert len(rows) == 3 * 2 * 4
     assert {row["depth"] for row in rows} == {0, 1, 2, 3}
     assert all(0 <= row["stream_share_mean"] <= 1.0001 for row in rows)
@@ -87,18 +87,18 @@ def test_every_layer_head_and_depth_has_its_row():
 
 def test_steps_between_the_mssa_steps_count_as_depth():
     decoder = create_decoder("ablation", 12, 3, attention="mssa", feedforward="ista", heads=2, head_dim=4)
-    answer = asked(CodingRates, decoder, torch.randn(16, 12), name="ablation")
-    assert answer.data["places"] == [0, 2]
-    assert torch.tensor(answer.data["stream"]["mean"]).shape == (2, 2, 4)
+    result = analyze_tokens(CodingRates, decoder, torch.randn(16, 12), name="ablation")
+    assert result.data["places"] == [0, 2]
+    assert torch.tensor(result.data["stream"]["mean"]).shape == (2, 2, 4)
 
 
 def test_cross_attention_adds_no_depth():
-    answer = asked(CodingRates, decoder_with([0.4, -0.7], name="depict_ca"), torch.randn(16, 12))
-    assert torch.tensor(answer.data["stream"]["mean"]).shape == (2, 2, 3)
+    result = analyze_tokens(CodingRates, decoder_with([0.4, -0.7], name="depict_ca"), torch.randn(16, 12))
+    assert torch.tensor(result.data["stream"]["mean"]).shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
 def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
-    answer = asked(CodingRates, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
-    assert not answer.numbers
-    assert reason in answer.text[0]
+    result = analyze_tokens(CodingRates, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
+    assert not result.numbers
+    assert reason in result.skipped

@@ -20,7 +20,7 @@ from depict.analysis.derivation import (
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
 from depict.decoders.blocks import MSSABlock
 from depict.operators import MSSA
-from support.planted import asked, orthonormal
+from support.planted import analyze_tokens, orthonormal
 
 
 class ExactStep(MSSA):
@@ -55,32 +55,32 @@ def test_a_decoder_of_exact_gradient_steps_scores_cosine_one(size, name):
     decoder = decoder_with(size, name)
     for layer in decoder.layers:
         layer.operator.__class__ = ExactStep
-    answer = asked(Derivation, decoder, *torch.randn(3, 16, 12))
-    for row in answer.tables["steps"]:
+    result = analyze_tokens(Derivation, decoder, *torch.randn(3, 16, 12))
+    for row in result.tables["steps"]:
         sign = 1 if size > 0 else -1
         assert row["cosine"] == pytest.approx(sign, abs=1e-4)
         assert row["head_cosine"] == pytest.approx(sign, abs=1e-4)
         assert row["learned_change_nats"] == pytest.approx(row["exact_change_nats"], rel=1e-2)
         assert row["learned_change_nats"] * sign > 0
-    assert answer.numbers["cosine of update and exact gradient, in the direction of the sign"] == pytest.approx(
+    assert result.numbers["cosine of update and exact gradient, in the direction of the sign"] == pytest.approx(
         1, abs=1e-4
     )
-    assert "nearly the exact step" in answer.text[0]
+    assert "nearly the exact step" in result.text[0]
 
 
 def test_a_decoder_that_follows_the_gradient_through_its_norm_scores_one_there():
     decoder = decoder_with(0.1)
     for layer in decoder.layers:
         layer.__class__ = GradientThroughTheNorm
-    answer = asked(Derivation, decoder, *torch.randn(2, 16, 12))
-    for row in answer.tables["steps"]:
+    result = analyze_tokens(Derivation, decoder, *torch.randn(2, 16, 12))
+    for row in result.tables["steps"]:
         assert row["norm_cosine"] == pytest.approx(1, abs=1e-4)
         assert row["cosine"] < 0.999
 
 
 def test_the_released_operator_is_not_the_exact_gradient():
-    answer = asked(Derivation, decoder_with(0.5), *torch.randn(2, 16, 12))
-    assert all(abs(row["cosine"]) < 0.99 for row in answer.tables["steps"])
+    result = analyze_tokens(Derivation, decoder_with(0.5), *torch.randn(2, 16, 12))
+    assert all(abs(row["cosine"]) < 0.99 for row in result.tables["steps"])
 
 
 def test_a_gradient_goes_through_the_norm_as_autograd_takes_it():
@@ -112,7 +112,7 @@ def test_one_decomposition_gives_the_cosine_at_every_distortion():
 
 def test_the_best_exact_step_is_never_behind_that_of_equal_length():
     for size in (0.5, -2.0):
-        for row in asked(Derivation, decoder_with(size), *torch.randn(2, 16, 12)).tables["steps"]:
+        for row in analyze_tokens(Derivation, decoder_with(size), *torch.randn(2, 16, 12)).tables["steps"]:
             assert row["best_change_nats"] * size >= row["exact_change_nats"] * size
             assert row["best_change_nats"] * size > 0
 
@@ -133,9 +133,9 @@ def test_the_energy_inside_a_planted_subspace_is_known():
 
 def test_ranks_are_those_of_the_patches_at_every_depth():
     Z = (3 * orthonormal(2, 16, 1).mT @ orthonormal(2, 12)).float()
-    answer = asked(Derivation, decoder_with(0.0, layers=3), Z)
-    assert answer.data["effective_ranks"][0] == pytest.approx([2] * 4, abs=1e-2)
-    assert [row["rank_after"] for row in answer.tables["steps"]] == pytest.approx([2] * 3, abs=1e-2)
+    result = analyze_tokens(Derivation, decoder_with(0.0, layers=3), Z)
+    assert result.data["effective_ranks"][0] == pytest.approx([2] * 4, abs=1e-2)
+    assert [row["rank_after"] for row in result.tables["steps"]] == pytest.approx([2] * 3, abs=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -149,25 +149,25 @@ def test_ranks_are_those_of_the_patches_at_every_depth():
     ],
 )
 def test_the_words_on_the_rank_tell_of_every_step_not_only_of_first_and_last(ranks, said):
-    answer = asked(Derivation, decoder_with(0.5, layers=3), torch.randn(16, 12))
+    result = analyze_tokens(Derivation, decoder_with(0.5, layers=3), torch.randn(16, 12))
     rows = [
         row | {"rank_before": before, "rank_after": after}
-        for row, (before, after) in zip(answer.tables["steps"], itertools.pairwise(ranks), strict=True)
+        for row, (before, after) in zip(result.tables["steps"], itertools.pairwise(ranks), strict=True)
     ]
     assert words(rows, 192)[-1].endswith(said)
 
 
 def test_bases_that_span_everything_hold_everything():
-    answer = asked(Derivation, decoder_with(0.5, dim=6), torch.randn(16, 6))
-    for row in answer.tables["steps"]:
+    result = analyze_tokens(Derivation, decoder_with(0.5, dim=6), torch.randn(16, 6))
+    for row in result.tables["steps"]:
         assert row["layer_energy"] == pytest.approx(1)
         assert 0 < row["head_energy"] < 1
         assert row["random_head_energy"] == pytest.approx(4 / 6)
-    assert "hold everything" in answer.text[2]
+    assert "hold everything" in result.text[2]
 
 
 @pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
 def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
-    answer = asked(Derivation, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
-    assert not answer.numbers
-    assert reason in answer.text[0]
+    result = analyze_tokens(Derivation, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
+    assert not result.numbers
+    assert reason in result.skipped

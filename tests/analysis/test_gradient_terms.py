@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from depict import create_decoder
 from depict.analysis.gradient_terms import GradientTerms, four_terms, softmax_terms
 from depict.operators import mssa
-from support.planted import asked, orthonormal
+from support.planted import analyze_tokens, orthonormal
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6), st.integers(0, 1000))
@@ -33,7 +33,7 @@ def test_patches_and_classes_in_orthogonal_subspaces_do_not_cross():
     O = orthonormal(6, 6)  # noqa: E741
     W, V = torch.randn(9, 2).double() @ O[:2], torch.randn(3, 2).double() @ O[2:4]
     terms = four_terms(W, V).tolist()
-    assert terms[1:3] == pytest.approx([0, 0], abs=1e-9)
+    assert terms[1:3] == pytest.approx([0, 0], abs=1e-6)
     assert min(terms[0], terms[3]) > 1e-3
 
 
@@ -48,16 +48,16 @@ def test_with_softmax_and_silent_classes_all_comes_from_the_patches():
 
 def test_sizes_are_per_token_of_what_the_operator_sees():
     decoder, Z = create_decoder("depict_sa", 12, 3, layers=2, heads=2, head_dim=4).eval(), torch.randn(16, 12)
-    answer = asked(GradientTerms, decoder, Z)
+    result = analyze_tokens(GradientTerms, decoder, Z)
     trace = decoder.unroll(Z[None], (4, 4))
     layer = decoder.layers[1]
     with torch.no_grad():
         seen = layer.norm(torch.cat([trace.Z[1], trace.Q[1]], 1))[0] @ layer.bases()[0].mT
     ZZZ, _, ZZQ, _ = four_terms(seen[:16], seen[16:]).tolist()
-    row = next(row for row in answer.tables["terms"] if (row["layer"], row["head"]) == (2, 1))
+    row = next(row for row in result.tables["terms"] if (row["layer"], row["head"]) == (2, 1))
     assert row["plain_ZZZ"] == pytest.approx(ZZZ / 4, rel=1e-4)
     assert row["plain_ZZQ"] == pytest.approx(ZZQ / 3**0.5, rel=1e-4)
-    assert len(answer.tables["terms"]) == 4
+    assert len(result.tables["terms"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_sizes_are_per_token_of_what_the_operator_sees():
     [("depict_ca", "keeps patches and classes apart"), ("segmenter", "no MSSA step"), ("linear", "takes no steps")],
 )
 def test_decoders_without_the_four_terms_are_told_why(name, reason):
-    answer = asked(GradientTerms, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
-    assert not answer.numbers
-    assert reason in answer.text[0]
+    result = analyze_tokens(GradientTerms, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
+    assert not result.numbers
+    assert reason in result.skipped

@@ -1,4 +1,4 @@
-"""Rates of centroids with known answers, and the inequality counted where it holds and where it does not."""
+"""Rates of centroids with known results, and the inequality counted where it holds and where it does not."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from depict import create_decoder
 from depict.analysis.low_rank import LowRank, repeated_rate, three_rates
 from depict.coding_rate import coding_rate, repeat_by_share
-from support.planted import asked, orthonormal
+from support.planted import analyze_tokens, orthonormal
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), st.integers(1, 8), st.integers(0, 1000))
@@ -52,40 +52,40 @@ def still(classes_scale):
 
 
 def test_small_class_embeddings_take_fewer_nats_than_the_patches():
-    answer = asked(LowRank, still(0.1), *torch.randn(3, 16, 12))
-    assert answer.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 100
-    assert "holds on every image" in answer.text[0]
+    result = analyze_tokens(LowRank, still(0.1), *torch.randn(3, 16, 12))
+    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 100
+    assert "holds on every image" in result.text[0]
 
 
 def test_large_class_embeddings_break_the_inequality_and_are_counted():
-    answer = asked(LowRank, still(100.0), *(0.01 * torch.randn(3, 16, 12)))
-    assert answer.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 0
-    assert "holds on no image" in answer.text[0]
-    assert all(not row["raw_holds"] for row in answer.tables["images"])
+    result = analyze_tokens(LowRank, still(100.0), *(0.01 * torch.randn(3, 16, 12)))
+    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 0
+    assert "holds on no image" in result.text[0]
+    assert all(not row["raw_holds"] for row in result.tables["images"])
 
 
 def test_the_repetitions_follow_the_argmax_mask():
     decoder, Z = still(1.0), torch.randn(16, 12)
-    answer = asked(LowRank, decoder, Z)
+    result = analyze_tokens(LowRank, decoder, Z)
     trace = decoder.unroll(Z[None], (4, 4))
     counts = torch.bincount(trace.masks[0].argmax(0).flatten(), minlength=3)
-    row = answer.tables["images"][0]
+    row = result.tables["images"][0]
     assert row["raw_R_Q_bar"] == pytest.approx(coding_rate(repeat_by_share(trace.Q[-1][0], counts)).item(), rel=1e-4)
     assert row["masks_R_Q_bar"] == pytest.approx(
-        coding_rate(repeat_by_share(trace.classes[0], counts)).item(), rel=1e-4
+        coding_rate(repeat_by_share(trace.Q_unit[0], counts)).item(), rel=1e-4
     )
-    assert row["masks_R_Z"] == pytest.approx(coding_rate(trace.patches[0]).item(), rel=1e-4)
+    assert row["masks_R_Z"] == pytest.approx(coding_rate(trace.Z_unit[0]).item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "segmenter"])
 def test_every_depth_is_measured_raw_and_at_unit_length(name):
-    answer = asked(LowRank, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
+    result = analyze_tokens(LowRank, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
     steps = {"depict_sa": 3, "depict_ca": 6, "segmenter": 4}[name]
     for form in ("raw_mean", "unit_mean"):
-        assert torch.tensor(answer.data[form]).shape == (steps + 1, 3)
+        assert torch.tensor(result.data[form]).shape == (steps + 1, 3)
 
 
 def test_a_linear_decoder_has_no_class_embeddings():
-    answer = asked(LowRank, create_decoder("linear", 12, 3), torch.randn(16, 12), name="linear")
-    assert not answer.numbers
-    assert "no class embeddings" in answer.text[0]
+    result = analyze_tokens(LowRank, create_decoder("linear", 12, 3), torch.randn(16, 12), name="linear")
+    assert not result.numbers
+    assert "no class embeddings" in result.skipped

@@ -1,4 +1,4 @@
-"""Rows, ranks and angles with known answers, and what the question makes of decoders built from them."""
+"""Rows, ranks and angles with known results, and what the question makes of decoders built from them."""
 
 import math
 
@@ -18,7 +18,7 @@ from depict.analysis.orthogonality import (
     row_measures,
     span,
 )
-from support.planted import asked, orthonormal
+from support.planted import analyze_tokens, orthonormal
 
 seeds = st.integers(0, 1000)
 
@@ -119,50 +119,50 @@ def test_a_decoder_with_orthonormal_bases_is_found_orthonormal():
     decoder = create_decoder("depict_sa", 12, 3, layers=2, heads=2, head_dim=4)
     for seed, layer in enumerate(decoder.layers):
         layer.operator.P.data = orthonormal(8, 12, seed).float()
-    answer = asked(Orthogonality, decoder, torch.randn(6, 12))
-    assert answer.numbers["mean |cosine| of two bases of a head"] == pytest.approx(0, abs=1e-6)
-    assert answer.numbers["distance of a head to orthonormal (0 = orthonormal)"] == pytest.approx(0, abs=1e-6)
-    assert answer.numbers["mean principal angle between heads of a layer (degrees)"] == pytest.approx(90)
-    assert answer.numbers["effective rank of a head / largest possible"] == pytest.approx(1)
-    assert "more orthogonal than random" in answer.text[0]
-    assert ": close to orthonormal" in answer.text[0]
+    result = analyze_tokens(Orthogonality, decoder, torch.randn(6, 12))
+    assert result.numbers["mean |cosine| of two bases of a head"] == pytest.approx(0, abs=1e-6)
+    assert result.numbers["distance of a head to orthonormal (0 = orthonormal)"] == pytest.approx(0, abs=1e-6)
+    assert result.numbers["mean principal angle between heads of a layer (degrees)"] == pytest.approx(90)
+    assert result.numbers["effective rank of a head / largest possible"] == pytest.approx(1)
+    assert "more orthogonal than random" in result.text[0]
+    assert ": close to orthonormal" in result.text[0]
 
 
 def test_untrained_bases_are_as_orthogonal_as_random_directions():
-    answer = asked(
+    result = analyze_tokens(
         Orthogonality, create_decoder("depict_sa", 64, 3, layers=2, heads=2, head_dim=30), torch.randn(6, 64)
     )
-    assert "as orthogonal as random directions" in answer.text[0]
-    assert "not orthonormal" in answer.text[0]
+    assert "as orthogonal as random directions" in result.text[0]
+    assert "not orthonormal" in result.text[0]
 
 
 def test_the_classes_gram_is_the_mean_over_the_images():
     decoder, images = create_decoder("depict_sa", 12, 3, heads=2, head_dim=4).eval(), torch.randn(2, 6, 12)
-    answer = asked(Orthogonality, decoder, *images)
-    Q = decoder.unroll(images, (1, 6)).classes
-    assert torch.allclose(torch.tensor(answer.data["classes"]["mean_gram"]), (Q @ Q.mT).mean(0), atol=1e-5)
-    assert len(answer.data["classes"]["per_image"]) == 2
+    result = analyze_tokens(Orthogonality, decoder, *images)
+    Q = decoder.unroll(images, (1, 6)).Q_unit
+    assert torch.allclose(torch.tensor(result.data["classes"]["mean_gram"]), (Q @ Q.mT).mean(0), atol=1e-5)
+    assert len(result.data["classes"]["per_image"]) == 2
 
 
 def test_cross_attention_has_bases_of_its_own():
     decoder = create_decoder("depict_ca", 12, 3, layers=1, heads=2, head_dim=4, cross_layers=1, cross_heads=2)
-    answer = asked(Orthogonality, decoder, torch.randn(6, 12))
-    assert [row["layer"] for row in answer.tables["layers"]] == ["mssa 1", "msca 2"]
+    result = analyze_tokens(Orthogonality, decoder, torch.randn(6, 12))
+    assert [row["layer"] for row in result.tables["layers"]] == ["mssa 1", "msca 2"]
 
 
 def test_segmenter_is_measured_by_its_query_rows():
-    answer = asked(Orthogonality, create_decoder("segmenter", 64, 3), torch.randn(6, 64))
-    assert [row["layer"] for row in answer.tables["layers"]] == ["mhsa 1", "mhsa 2"]
-    assert "query rows" in answer.text[0]
+    result = analyze_tokens(Orthogonality, create_decoder("segmenter", 64, 3), torch.randn(6, 64))
+    assert [row["layer"] for row in result.tables["layers"]] == ["mhsa 1", "mhsa 2"]
+    assert "query rows" in result.text[0]
 
 
 def test_a_single_head_has_no_angles():
-    answer = asked(Orthogonality, create_decoder("depict_sa", 12, 3, layers=1, heads=1, head_dim=4), torch.randn(6, 12))
-    assert answer.numbers["mean principal angle between heads of a layer (degrees)"] is None
-    assert set(answer.figures) == set(answer.captions) == {"bases", "classes"}
+    result = analyze_tokens(Orthogonality, create_decoder("depict_sa", 12, 3, layers=1, heads=1, head_dim=4), torch.randn(6, 12))
+    assert result.numbers["mean principal angle between heads of a layer (degrees)"] is None
+    assert set(result.figures) == set(result.captions) == {"bases", "classes"}
 
 
 def test_a_linear_decoder_has_nothing_to_measure():
-    answer = asked(Orthogonality, create_decoder("linear", 12, 3), torch.randn(6, 12), name="linear")
-    assert not answer.numbers
-    assert "neither bases nor class embeddings" in answer.text[0]
+    result = analyze_tokens(Orthogonality, create_decoder("linear", 12, 3), torch.randn(6, 12), name="linear")
+    assert not result.numbers
+    assert "neither bases nor class embeddings" in result.text[0]

@@ -26,7 +26,7 @@ from depict.analysis.perturbation import (
     predict_with,
     summarize,
 )
-from depict.analysis.running import look
+from depict.analysis.runner import make_sample
 from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
 from depict.evaluation import confusion_matrix, evaluate, sliding_window_for
@@ -222,7 +222,7 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
     question = Perturbation(model)
     own = np.zeros((8, 8), np.int64)
     for index in range(2):
-        question.see(sample := look(model, scenes, index))
+        question.update(sample := make_sample(model, scenes, index))
         labels = predict(
             lambda _, sample=sample: sample.trace.masks,
             scenes.read(index)[0],
@@ -233,22 +233,22 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
         )
         own += confusion_matrix(sample.labels, labels, 8)
     assert (question.tally.confusions[Change(NONE)] == own).all()  # the tokens are those that the decoder was given
-    answer = question.answer()
+    result = question.compute()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    numbers = answer.numbers
+    numbers = result.numbers
     assert numbers["mIoU unperturbed (%)"] > 0
     if name == "linear":
         assert numbers["after P O_K (%)"] is None
-        assert "no attention" in answer.text[0]
+        assert "no attention" in result.text[0]
     else:
         assert numbers["after P'_h O_M (identity) (%)"] == pytest.approx(numbers["mIoU unperturbed (%)"], abs=0.1)
-    assert {row["reading"] for row in answer.tables["perturbations"]} == {None, *READINGS}
-    assert all(np.isfinite(row["mean"]) for row in answer.tables["perturbations"])
-    assert set(answer.figures) == {"mIoU"}
+    assert {row["reading"] for row in result.tables["perturbations"]} == {None, *READINGS}
+    assert all(np.isfinite(row["mean"]) for row in result.tables["perturbations"])
+    assert set(result.figures) == {"mIoU"}
 
 
 def test_pictures_without_truth_have_no_miou():
-    assert "no ground truth" in Perturbation(tiny_model()).answer().text[0]
+    assert "no ground truth" in Perturbation(tiny_model()).compute().skipped
 
 
 @pytest.mark.parametrize("length", [9, 40, 300])

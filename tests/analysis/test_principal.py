@@ -24,7 +24,7 @@ from depict.analysis.principal import (
     principal_directions,
     stages,
 )
-from depict.analysis.running import look
+from depict.analysis.runner import make_sample
 from depict.data.scenes.dataset import Scenes
 from support.tiny_model import tiny_model
 
@@ -141,27 +141,27 @@ def test_every_decoder_is_answered_with_numbers_and_pictures(decoder):
     question = Principal(model)
     scenes = Scenes(None, "val")
     for index in reversed(range(5)):
-        question.see(look(model, scenes, index))
-    answer = question.answer()
+        question.update(make_sample(model, scenes, index))
+    result = question.compute()
     assert len(question.rows) == 4
-    assert list(answer.pictures) == [scenes.name_of(index) for index in range(5)]
-    assert all(value is not None and np.isfinite(value) for value in answer.numbers.values())
-    assert answer.data["images"] == 5
-    assert len(answer.tables["stages"]) == 3 * len(question.stages) + 1
-    assert set(answer.figures) == {"images", "stages"}
+    assert list(result.pictures) == [scenes.name_of(index) for index in range(5)]
+    assert all(value is not None and np.isfinite(value) for value in result.numbers.values())
+    assert result.data["images"] == 5
+    assert len(result.tables["stages"]) == 3 * len(question.stages) + 1
+    assert set(result.figures) == {"images", "stages"}
     own = [
         compare(s.patch_labels.view(s.trace.grid).numpy(), s.trace.masks[0].argmax(0).numpy())
-        for s in (look(model, scenes, index) for index in range(5))
+        for s in (make_sample(model, scenes, index) for index in range(5))
     ]
-    told = next(row for row in answer.tables["stages"] if row["stage"] == MASKS)
+    told = next(row for row in result.tables["stages"] if row["stage"] == MASKS)
     assert told["adjusted_rand"] == pytest.approx(np.mean([one.adjusted_rand for one in own]))
 
 
 def test_the_picture_of_an_image_shows_every_method_before_and_after_the_decoder():
     model = tiny_model()
     question = Principal(model)
-    sample = look(model, Scenes(None, "val"), 0)
-    question.see(sample)
+    sample = make_sample(model, Scenes(None, "val"), 0)
+    question.update(sample)
     panels = question.rows[0].panels
     found = stages(sample.trace)
     for title, Z, segment in (
@@ -186,13 +186,13 @@ def test_the_picture_of_an_image_shows_every_method_before_and_after_the_decoder
 def test_pictures_without_truth_are_drawn_and_not_scored():
     model = tiny_model()
     question = Principal(model)
-    sample = look(model, Scenes(None, "val"), 0)
-    question.see(dataclasses.replace(sample, labels=None, patch_labels=None))
+    sample = make_sample(model, Scenes(None, "val"), 0)
+    question.update(dataclasses.replace(sample, labels=None, patch_labels=None))
     unlabeled = torch.full_like(sample.patch_labels, 255)
     ignored = torch.full_like(sample.labels, 255)
-    question.see(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabeled))
-    answer = question.answer()
-    assert not answer.numbers
-    assert set(answer.figures) == {"images"}
-    assert list(answer.pictures) == ["other", sample.name]
-    assert "no ground truth" in answer.text[0]
+    question.update(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabeled))
+    result = question.compute()
+    assert not result.numbers
+    assert set(result.figures) == {"images"}
+    assert list(result.pictures) == ["other", sample.name]
+    assert "no ground truth" in result.text[0]

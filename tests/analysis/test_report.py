@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from depict.analysis import report
-from depict.analysis.question import Answer, Question
+from depict.analysis.base import Result, Analysis
 from depict.analysis.report import Subject, describe, evaluated, number, plain, write_answers, write_report
-from depict.analysis.running import Finding, Pass
+from depict.analysis.runner import Finding, Pass
 from depict.costs import parameters
 from support.tiny_model import tiny_model
 
@@ -28,16 +28,16 @@ EVIL = "<script>alert(1)</script> & \"quotes\" 'apostrophes'"
 RUNS = ("depict_sa_seed0", "a run's name, with_a_very_long_and_unbroken_word_in_it <b>", "segmenter")
 
 
-class Slope(Question):
-    stem, title, about = "slope", "Does it rise?", "A line is drawn, and whether it rises is told."
+class Slope(Analysis):
+    name, title, about = "slope", "Does it rise?", "A line is drawn, and whether it rises is told."
 
 
-class Words(Question):
-    stem, title, about = "words", f"What does {EVIL} do?", f"Text of a stranger, such as {EVIL}, is shown as text. " * 6
+class Words(Analysis):
+    name, title, about = "words", f"What does {EVIL} do?", f"Text of a stranger, such as {EVIL}, is shown as text. " * 6
 
 
-class Refused(Question):
-    stem, title, about = "refused", "Is there an answer?", "There is none for any run."
+class Refused(Analysis):
+    name, title, about = "refused", "Is there an answer?", "There is none for any run."
 
 
 def figure(points: int = 2) -> Figure:
@@ -48,8 +48,8 @@ def figure(points: int = 2) -> Figure:
     return drawing
 
 
-def slope(rise: float) -> Answer:
-    return Answer(
+def slope(rise: float) -> Result:
+    return Result(
         numbers={
             "rise (m/s)": rise,
             "points": 2,
@@ -71,7 +71,7 @@ def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     subjects = []
     for index, name in enumerate(RUNS):
-        words = Answer(numbers={EVIL: 1e-7} if index else {}, figures={"large": figure(1_000)}, text=[EVIL * 5])
+        words = Result(numbers={EVIL: 1e-7} if index else {}, figures={"large": figure(1_000)}, text=[EVIL * 5])
         findings = [
             Finding(Slope, slope(index + 0.25), seconds=1.5),
             Finding(Words, words),

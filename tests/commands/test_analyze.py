@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 import depict
-from depict.analysis import running
-from depict.analysis.running import Pictures, ask, choose_questions
+from depict.analysis import runner
+from depict.analysis.runner import Pictures, run_analyses, choose_analyses
 from depict.cli import main
 from depict.commands.analyze import open_images, short_names
 from depict.data import create_dataset
@@ -31,15 +31,15 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_every_question_has_an_answer_for_every_decoder(runs, decoder):
-    outcome = ask(
-        depict.load(runs / decoder), create_dataset("scenes", split="val"), [0, 50, 99], choose_questions(None)
+    outcome = run_analyses(
+        depict.load(runs / decoder), create_dataset("scenes", split="val"), [0, 50, 99], choose_analyses(None)
     )
     for finding in outcome.findings:
         assert finding.error is None
-        assert finding.answer.text
-        assert finding.answer.captions.keys() == finding.answer.figures.keys()
-        assert bool(finding.answer.figures) >= bool(finding.answer.numbers)
-        assert all(figure.get_figwidth() <= 7 for figure in finding.answer.figures.values())
+        assert outcome.result.text
+        assert outcome.result.captions.keys() == outcome.result.figures.keys()
+        assert bool(outcome.result.figures) >= bool(outcome.result.numbers)
+        assert all(figure.get_figwidth() <= 7 for figure in outcome.result.figures.values())
 
 
 def test_the_command_leaves_the_files_of_every_question_and_the_page(runs, tmp_path, capsys):
@@ -49,14 +49,14 @@ def test_the_command_leaves_the_files_of_every_question_and_the_page(runs, tmp_p
     assert f"written: {out / 'report.html'}" in told.out
     assert "image/s" in told.err
     page = (out / "report.html").read_text()
-    assert {path.stem for path in (out / "depict_sa").glob("*.json")} == set(running.QUESTIONS)
-    for stem in running.QUESTIONS:
+    assert {path.stem for path in (out / "depict_sa").glob("*.json")} == set(runner.ANALYSES)
+    for stem in runner.ANALYSES:
         found = json.loads((out / "depict_sa" / f"{stem}.json").read_text(), parse_constant=pytest.fail)
         assert found["images"] == {"data": "scenes", "split": "val", "seen": 2, "of": 100}
         assert found["numbers"]
         assert f'<section id="{stem}">' in page
     # Again, beside another run and with one question: chance plays the same part.
-    again = ["--images", "2", "--questions", "perturbation", "--out", str(tmp_path / "again")]
+    again = ["--images", "2", "--only", "perturbation", "--out", str(tmp_path / "again")]
     assert main(["analyze", str(runs / "linear"), str(runs / "depict_sa"), *again]) == 0
     files = list((tmp_path / "again" / "depict_sa").iterdir())
     assert len(files) == 4
@@ -71,7 +71,7 @@ def test_a_report_is_replaced_only_if_it_is_said_and_other_files_are_left_alone(
         str(runs / "depict_sa"),
         "--images",
         "1",
-        "--questions",
+        "--only",
         "orthogonality",
         "--out",
         str(tmp_path),
@@ -96,7 +96,7 @@ def test_pictures_without_ground_truth_can_be_looked_at(runs, tmp_path):
                 str(runs / "depict_sa"),
                 "--pictures",
                 str(pictures),
-                "--questions",
+                "--only",
                 "coding_rates",
                 "--out",
                 str(out),
@@ -110,13 +110,13 @@ def test_pictures_without_ground_truth_can_be_looked_at(runs, tmp_path):
     inputs = Pictures(find_inputs([str(pictures)], out)[0])
     assert len(inputs) == 2  # what the command wrote is not among them
     for decoder in DECODERS:
-        outcome = ask(depict.load(runs / decoder), inputs, [0, 1], choose_questions(None))
-        assert [finding.error for finding in outcome.findings] == [None] * len(running.QUESTIONS)
+        outcome = run_analyses(depict.load(runs / decoder), inputs, [0, 1], choose_analyses(None))
+        assert [finding.error for finding in outcome.findings] == [None] * len(runner.ANALYSES)
 
 
 def test_figures_are_not_put_among_the_pictures(runs, tmp_path, capsys):
     def analyze(pictures, out):
-        command = ["--questions", "orthogonality", "--images", "1", "--pictures", str(pictures), "--out", str(out)]
+        command = ["--only", "orthogonality", "--images", "1", "--pictures", str(pictures), "--out", str(out)]
         return main(["analyze", str(runs / "linear"), *command])
 
     for folder in ("pictures", "linear/below"):
@@ -171,7 +171,7 @@ def test_a_run_is_named_once():
     ("arguments", "said"),
     [
         (["--images", "0"], "--images must be at least 1, not 0"),
-        (["--questions", "low_rang"], "Did you mean 'low_rank'?"),
+        (["--only", "low_rang"], "Did you mean 'low_rank'?"),
         (["--data", "scene"], "Did you mean 'scenes'?"),
         (["--data", "folder", "--root", "nowhere"], "'nowhere'"),
         (["--pictures", "nowhere"], "--pictures takes a folder, and 'nowhere' is none"),

@@ -1,4 +1,4 @@
-"""Questions asked about a decoder alone, on tokens that a test has planted."""
+"""Analyses of a decoder alone, on tokens that a test has planted."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.decoders.base import Decoder
 
 
-def asked(kind: type[Question], decoder: Decoder, *images: Tensor, name: str = "depict_sa") -> Answer:
-    """The answer after images of the patch tokens (N, D); the decoder is in evaluation mode."""
+def analyze_tokens(analysis: type[Analysis], decoder: Decoder, *images: Tensor, name: str = "depict_sa") -> Result:
+    """The result on images of these patch tokens (N, D); the decoder is in evaluation mode."""
     classes = [f"class {index}" for index in range(decoder.num_classes)]
     config = SimpleNamespace(decoder=SimpleNamespace(name=name))
     model = SimpleNamespace(decoder=decoder.eval(), classes=classes, num_classes=len(classes), config=config)
-    question = kind(model)
+    running = analysis(model)
     for Z in images:
         with torch.no_grad():
             trace = decoder.unroll(Z[None], (1, len(Z)))
-        question.see(Sample("image", np.zeros((1, len(Z), 3), np.uint8), None, trace, None))
-    return question.answer()
+        running.update(Sample("image", np.zeros((1, len(Z), 3), np.uint8), None, trace, None))
+    return running.compute()
 
 
 def orthonormal(rows: int, dim: int, seed: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.data.dataset import IGNORE
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def _off_diagonal(matrix: Tensor) -> float:
     return float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
 
 
-class ClassEmbeddings(Question):
+class ClassEmbeddings(Analysis):
     """Final class embeddings of all images, grouped by class."""
 
-    stem = "class_embeddings"
+    name = "class_embeddings"
     title = "Do the class embeddings of all images lie in a union of orthogonal subspaces?"
     about = (
         "For each image the decoder ends with one embedding per class, of unit length. The paper (figure “Inner "
@@ -115,25 +115,25 @@ class ClassEmbeddings(Question):
         self.present: list[Tensor] = []
         """Which classes (C,) an image has."""
 
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Keep the final class embeddings and which classes are there."""
         trace = sample.trace
-        if trace.classes is None or trace.masks is None:
+        if trace.Q_unit is None or trace.masks is None:
             return
         seen = trace.masks[0].argmax(0).flatten() if sample.patch_labels is None else sample.patch_labels
         present = torch.zeros(self.model.num_classes, dtype=torch.bool)
         present[seen[seen != IGNORE]] = True
-        self.images.append(trace.classes[0].clone())
+        self.images.append(trace.Q_unit[0].clone())
         self.present.append(present)
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Within- and between-class cosines, dimensions, the score, and the block matrix."""
         if not self.images:
-            return Answer(text=[f"The decoder '{self.model.config.decoder.name}' has no class embeddings."])
+            return Result(skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings.")
         Q, present = torch.stack(self.images), torch.stack(self.present)
         enough = [index for index in range(Q.shape[1]) if present[:, index].sum() >= 2]
         if len(enough) < 2:
-            return Answer(text=[f"Fewer than two classes are in two or more of the {len(Q)} images."])
+            return Result(skipped=f"Fewer than two classes are in two or more of the {len(Q)} images.")
         groups = [Q[present[:, index], index] for index in enough]
         union, everywhere = union_of_subspaces(groups), None
         names = [self.model.classes[index] for index in enough]
@@ -151,7 +151,7 @@ class ClassEmbeddings(Question):
             for index, (name, group, dimension) in enumerate(zip(names, groups, union.dimensions, strict=True))
         ]
         mean_dimension = float(np.mean(union.dimensions))
-        answer = Answer(
+        result = Result(
             numbers={
                 "mean |cos| within a class": union.within,
                 "mean |cos| between classes": union.between,
@@ -167,13 +167,13 @@ class ClassEmbeddings(Question):
             },
             tables={"classes": rows},
         )
-        answer.figures["gram"] = draw_gram(groups, names)
-        answer.captions["gram"] = (
+        result.figures["gram"] = draw_gram(groups, names)
+        result.captions["gram"] = (
             "Inner products of the final class embeddings of all images, sorted by class. Orthogonal subspaces would "
             "leave the blocks off the diagonal white."
         )
-        answer.text = [self._words(union, mean_dimension, names, len(Q), Q.shape[2], int(present.sum()))]
-        return answer
+        result.text = [self._words(union, mean_dimension, names, len(Q), Q.shape[2], int(present.sum()))]
+        return result
 
     def _words(self, union: Union, dimension: float, names: list[str], images: int, dim: int, total: int) -> str:
         overlaps = union.overlaps - torch.eye(len(names), dtype=torch.float64)

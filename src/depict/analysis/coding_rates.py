@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.analysis.steps import MSSAStep, mssa_blocks, mssa_steps, why_no_mssa
 from depict.coding_rate import (
     EPSILON,
@@ -40,10 +40,10 @@ SMALL = 0.01
 """Share of an update that is too short to overshoot."""
 
 
-class CodingRates(Question):
+class CodingRates(Analysis):
     """R(P'_h^T Z) for every layer's P at every depth."""
 
-    stem = "coding_rates"
+    name = "coding_rates"
     title = "Does a step raise or lower the coding rate in its subspace, as its sign says?"
     about = (
         "Every MSSA layer has bases P for each head; R(Pᵀ Z) is the coding rate of the patch embeddings in that "
@@ -66,7 +66,7 @@ class CodingRates(Question):
         self.places: list[int] = []
 
     @torch.no_grad()
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Measure all heads of all layers at all depths."""
         if not self.blocks:
             return
@@ -77,10 +77,10 @@ class CodingRates(Question):
         found = [operator_changes(step) for step in steps]
         self.changes.append({key: torch.stack([one[key] for one in found]) for key in found[0]})
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Curves, and how often direction and sign agree."""
         if not self.rates:
-            return Answer(text=[why_no_mssa(self.model.config.decoder.name)])
+            return Result(skipped=why_no_mssa(self.model.config.decoder.name))
         rates = {key: torch.stack([one[key] for one in self.rates]) for key in self.rates[0]}
         sizes = [block.step_size().item() for block in self.blocks]
         changes = {key: torch.stack([one[key] for one in self.changes]) for key in self.changes[0]}
@@ -90,7 +90,7 @@ class CodingRates(Question):
         layers = [agreement_row(layer, size, changes) for layer, size in enumerate(sizes)]
         total = changes["operator"].numel()
         counts = {reading: sum(row[f"{reading}_agrees"] for row in layers) for reading in READINGS}
-        answer = Answer(
+        result = Result(
             numbers={
                 f"direction agrees with the sign (%): {READINGS[key]}": 100 * n / total for key, n in counts.items()
             },
@@ -106,10 +106,10 @@ class CodingRates(Question):
             figures={"depth": draw_depth(rates, sizes, self.places)},
             captions={"depth": CAPTION},
         )
-        answer.numbers["steps that mean to raise the rate"] = float(sum(size > 0 for size in sizes))
-        answer.numbers["steps that mean to lower the rate"] = float(sum(size < 0 for size in sizes))
-        answer.text = words(layers, counts, total, len(self.rates))
-        return answer
+        result.numbers["steps that mean to raise the rate"] = float(sum(size > 0 for size in sizes))
+        result.numbers["steps that mean to lower the rate"] = float(sum(size < 0 for size in sizes))
+        result.text = words(layers, counts, total, len(self.rates))
+        return result
 
 
 def depth_rates(depths: list[Tensor], steps: list[MSSAStep]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from depict.analysis.orthogonality import effective_rank, span
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.analysis.steps import MSSAStep, mssa_blocks, mssa_steps, why_no_mssa
 from depict.coding_rate import EPSILON, coding_rate_changes, projected_coding_rate_gradient
 from depict.operators import MSSA
@@ -113,10 +113,10 @@ def energy_share(Y: Tensor, basis: Tensor) -> float:
     return ((Y @ basis.mT).square().sum() / Y.square().sum()).item()
 
 
-class Derivation(Question):
+class Derivation(Analysis):
     """Direction, progress, energy and rank of every MSSA step."""
 
-    stem = "derivation"
+    name = "derivation"
     title = "Does the trained operator do what the derivation says?"
     about = (
         "MSSA is derived as a gradient step on the coding rate in the subspaces of its heads, Σₕ R(P'ₕᵀ Z). Not in "
@@ -142,7 +142,7 @@ class Derivation(Question):
         self.ranks: list[list[float]] = []
 
     @torch.no_grad()
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Measure every step."""
         if not self.sizes:
             return
@@ -158,14 +158,14 @@ class Derivation(Question):
         ranks = effective_rank(depths).tolist()
         self.ranks.append([ranks[0], *(ranks[step.place + 1] for step in steps)])
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """One table, and a paragraph for each of its parts."""
         if not self.ranks:
-            return Answer(text=[why_no_mssa(self.model.config.decoder.name)])
+            return Result(skipped=why_no_mssa(self.model.config.decoder.name))
         ranks = torch.tensor(self.ranks, dtype=torch.float64)
         rows = [self._row(layer, ranks) for layer in range(len(self.sizes))]
         ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-        answer = Answer(
+        result = Result(
             numbers={
                 "cosine of update and exact gradient, in the direction of the sign": _meant(rows, "cosine"),
                 "the same, every head by itself": _meant(rows, "head_cosine"),
@@ -192,9 +192,9 @@ class Derivation(Question):
             },
         )
         cosines = torch.tensor([[one["epsilons"] for one in layer] for layer in self.steps])
-        answer.figures = {"steps": draw(rows, cosines.mean(1), ranks)}
-        answer.text = words(rows, self.model.decoder.dim)
-        return answer
+        result.figures = {"steps": draw(rows, cosines.mean(1), ranks)}
+        result.text = words(rows, self.model.decoder.dim)
+        return result
 
     def _row(self, layer: int, ranks: Tensor) -> dict[str, Any]:
         """The table's row for one layer: means over images, and standard deviations."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.analysis.steps import mssa_blocks, mssa_steps, why_no_mssa
 from depict.decoders.base import JointDecoder
 from depict.operators import attention_weights
@@ -47,10 +47,10 @@ def softmax_terms(W: Tensor, V: Tensor) -> Tensor:
     return torch.stack([part.norm(dim=(-2, -1)) for part in parts], dim=-1)
 
 
-class GradientTerms(Question):
+class GradientTerms(Analysis):
     """Which of the four terms move patches and classes."""
 
-    stem = "gradient_terms"
+    name = "gradient_terms"
     title = "Which of the four terms of self-attention on patches and classes matter?"
     about = (
         "DEPICT-SA runs self-attention on patches and classes together. Without the softmax, the paper's appendix "
@@ -69,7 +69,7 @@ class GradientTerms(Question):
         self.soft: list[Tensor] = []
 
     @torch.no_grad()
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Measure every head of every layer."""
         if not self.joint:
             return
@@ -84,12 +84,12 @@ class GradientTerms(Question):
         self.plain.append(torch.stack(plain))
         self.soft.append(torch.stack(soft))
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Sizes and shares."""
         if not self.plain:
-            return Answer(text=[self._why_not()])
+            return Result(skipped=self._why_not())
         plain, soft = torch.stack(self.plain), torch.stack(self.soft)
-        answer = Answer(
+        result = Result(
             data={
                 "axes": "layer, head, term " + " ".join(COLUMNS),
                 "images": len(plain),
@@ -105,10 +105,10 @@ class GradientTerms(Question):
             },
         )
         for name, terms in (("without softmax", plain), ("with softmax", soft)):
-            answer.numbers[f"share of Q Qᵀ Z in what moves the patches (%), {name}"] = 100 * share(terms, 1, 0)
-            answer.numbers[f"share of Z Zᵀ Q in what moves the classes (%), {name}"] = 100 * share(terms, 2, 3)
-        answer.text = words(plain, soft)
-        return answer
+            result.numbers[f"share of Q Qᵀ Z in what moves the patches (%), {name}"] = 100 * share(terms, 1, 0)
+            result.numbers[f"share of Z Zᵀ Q in what moves the classes (%), {name}"] = 100 * share(terms, 2, 3)
+        result.text = words(plain, soft)
+        return result
 
     def _why_not(self) -> str:
         name = self.model.config.decoder.name

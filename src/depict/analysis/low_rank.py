@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.coding_rate import EPSILON, coding_rate
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def three_rates(Z: Tensor, Q: Tensor, counts: Tensor, epsilon: float = EPSILON) 
     return torch.stack([coding_rate(Z, epsilon), coding_rate(Q, epsilon), repeated_rate(Q, counts, epsilon)])
 
 
-class LowRank(Question):
+class LowRank(Analysis):
     """R(Z), R(Q) and R(Q_bar) of every image."""
 
-    stem = "low_rank"
+    name = "low_rank"
     title = "Is R(Z) at least R(Q̄): are class embeddings a low-rank picture of the patches?"
     about = (
         "The class embeddings are meant to be a low-rank approximation of the patches: |R(Z) − R(Q̄)| is minimized "
@@ -56,12 +56,12 @@ class LowRank(Question):
         self.depths: dict[str, list[Tensor]] = {"raw": [], "unit": []}
 
     @torch.no_grad()
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Measure at every depth, and at the end."""
         trace = sample.trace
-        if trace.classes is None or trace.patches is None or trace.masks is None:
+        if trace.Q_unit is None or trace.Z_unit is None or trace.masks is None:
             return
-        C = trace.classes.shape[1]
+        C = trace.Q_unit.shape[1]
         counts = torch.bincount(trace.masks[0].argmax(0).flatten(), minlength=C).double()
         pairs = [(Z[0].double(), Q[0].double()) for Z, Q in zip(trace.Z, trace.Q, strict=True)]
         raw = torch.stack([three_rates(Z, Q, counts) for Z, Q in pairs])
@@ -70,15 +70,15 @@ class LowRank(Question):
         self.depths["raw"].append(raw)
         self.depths["unit"].append(unit)
         self.final["raw"].append(raw[-1])
-        self.final["masks"].append(three_rates(trace.patches[0], trace.classes[0], counts))
+        self.final["masks"].append(three_rates(trace.Z_unit[0], trace.Q_unit[0], counts))
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Counts, scatter and curves."""
         if not self.names:
-            return Answer(text=[f"The decoder '{self.model.config.decoder.name}' has no class embeddings."])
+            return Result(skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings.")
         final = {form: torch.stack(rates) for form, rates in self.final.items()}
         depths = {form: torch.stack(rates) for form, rates in self.depths.items()}
-        answer = Answer(
+        result = Result(
             data={
                 "epsilon": EPSILON,
                 "axes": "depth; R(Z), R(Q), R(Q_bar)",
@@ -98,15 +98,15 @@ class LowRank(Question):
         for form, rates in final.items():
             of_Z, of_Q, of_Q_bar = rates.unbind(1)
             label = FORMS[form]
-            answer.numbers |= {
+            result.numbers |= {
                 f"R(Z) ≥ R(Q̄) (% of images), {label}": 100 * (of_Z >= of_Q_bar).double().mean().item(),
                 f"R(Z) (nats), {label}": of_Z.mean().item(),
                 f"R(Q) (nats), {label}": of_Q.mean().item(),
                 f"R(Q̄) (nats), {label}": of_Q_bar.mean().item(),
             }
-            answer.text.append(words(rates, label))
-        answer.text.append(words_on_depth(depths))
-        return answer
+            result.text.append(words(rates, label))
+        result.text.append(words_on_depth(depths))
+        return result
 
 
 def _unit(rows: Tensor) -> Tensor:

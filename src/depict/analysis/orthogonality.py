@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.analysis.steps import sub_blocks
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def random_angle(a: int, b: int, D: int) -> float:
     return torch.stack([principal_angles(U, V).mean() for U, V in draws]).mean().item()
 
 
-class Orthogonality(Question):
+class Orthogonality(Analysis):
     """P P^T of every layer and head, Q Q^T of every image."""
 
-    stem = "orthogonality"
+    name = "orthogonality"
     title = "Are the bases P and the class embeddings Q orthonormal?"
     about = (
         "The derivation assumes orthonormal bases P, and principal directions, which the class embeddings Q stand "
@@ -108,35 +108,35 @@ class Orthogonality(Question):
         self.classes: list[dict[str, float]] = []
         self.gram = torch.zeros(model.num_classes, model.num_classes, dtype=torch.float64)
 
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Measure the final class embeddings."""
-        if sample.trace.classes is not None:
-            Q = sample.trace.classes[0].double()
+        if sample.trace.Q_unit is not None:
+            Q = sample.trace.Q_unit[0].double()
             self.classes.append(row_measures(Q))
             self.gram += Q @ Q.mT
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Numbers, tables and Gram matrices."""
-        answer = Answer()
+        result = Result()
         if not self.layers and not self.classes:
-            answer.text = [f"The decoder '{self.model.config.decoder.name}' has neither bases nor class embeddings."]
+            result.text = [f"The decoder '{self.model.config.decoder.name}' has neither bases nor class embeddings."]
         if self.layers:
-            self._bases(answer)
+            self._bases(result)
         if self.classes:
-            self._embeddings(answer)
-        return answer
+            self._embeddings(result)
+        return result
 
-    def _bases(self, answer: Answer) -> None:
+    def _bases(self, result: Result) -> None:
         layers, heads = [], []
         for label, P in self.layers.items():
             layers.append({"layer": label, "bases": P.shape[0] * P.shape[1], **row_measures(P.flatten(0, 1))})
             heads += [{"layer": label, "head": head, **_head_row(rows)} for head, rows in enumerate(P, 1)]
         angles = head_angles(self.layers)
-        answer.tables |= {"layers": layers, "heads": heads, "angles": angles}
-        answer.data["bases"] = {"layers": layers, "heads": heads, "angles": angles}
+        result.tables |= {"layers": layers, "heads": heads, "angles": angles}
+        result.data["bases"] = {"layers": layers, "heads": heads, "angles": angles}
         D = next(iter(self.layers.values())).shape[-1]
         within, across = _mean_angle(angles, True), _mean_angle(angles, False)
-        answer.numbers |= {
+        result.numbers |= {
             "mean |cosine| of two bases of a head": _mean(heads, "mean_abs_cosine"),
             "the same, directions drawn at random": random_cosine(D),
             "mean |cosine| of two bases of a layer": _mean(layers, "mean_abs_cosine"),
@@ -148,38 +148,38 @@ class Orthogonality(Question):
             "mean principal angle between heads of a layer (degrees)": within.get("mean"),
             "mean principal angle between heads of different layers (degrees)": across.get("mean"),
         }
-        answer.text += _words_on_bases(self.layers, heads, within, across)
-        answer.figures["bases"] = draw_bases(self.layers)
-        answer.captions["bases"] = (
+        result.text += _words_on_bases(self.layers, heads, within, across)
+        result.figures["bases"] = draw_bases(self.layers)
+        result.captions["bases"] = (
             "P Pᵀ of every layer, rows as trained; lines part the heads. Orthonormal bases give an identity: full "
             "color on the diagonal, nothing beside it. Full color is the mean squared norm of a basis."
         )
         if angles:  # a single head has nothing to be compared with
-            answer.figures["angles"] = draw_angles(angles)
-            answer.captions["angles"] = (
+            result.figures["angles"] = draw_angles(angles)
+            result.captions["angles"] = (
                 "Mean principal angle between the spans of any two heads, in degrees; lines part the layers. "
                 "0 is the same subspace, 90 an orthogonal one."
             )
 
-    def _embeddings(self, answer: Answer) -> None:
+    def _embeddings(self, result: Result) -> None:
         C, D = self.model.num_classes, self.model.decoder.dim
         mean, spread = _mean(self.classes, "mean_abs_cosine"), _spread(self.classes, "mean_abs_cosine")
         distance, rank = _mean(self.classes, "unit_distance"), _mean(self.classes, "effective_rank")
-        answer.numbers |= {
+        result.numbers |= {
             "mean |cosine| of two class embeddings": mean,
             "distance of the class embeddings to orthonormal": distance,
             "effective rank of the class embeddings / number of classes": rank / C,
         }
         gram = self.gram / len(self.classes)
-        answer.data["classes"] = {"per_image": self.classes, "mean_gram": gram.tolist(), "names": self.model.classes}
-        answer.text.append(
+        result.data["classes"] = {"per_image": self.classes, "mean_gram": gram.tolist(), "names": self.model.classes}
+        result.text.append(
             f"Class embeddings, {len(self.classes):,} images: two of them have a mean |cosine| of {mean:.3f} "
             f"(± {spread:.3f} over images; random directions {random_cosine(D):.3f}), and their effective rank is "
             f"{rank:.1f} of {min(C, D)}. {_verdict(mean, random_cosine(D), 'class embeddings')} The paper calls "
             "DEPICT's very close to orthonormal and Segmenter's excessively related."
         )
-        answer.figures["classes"] = draw_classes(gram, self.model.classes)
-        answer.captions["classes"] = (
+        result.figures["classes"] = draw_classes(gram, self.model.classes)
+        result.captions["classes"] = (
             f"Mean of Q Qᵀ over {len(self.classes):,} images, class embeddings at unit length. "
             "Orthogonal classes give an identity."
         )

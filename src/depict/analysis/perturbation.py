@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.config.paper import PERTURBATION
 from depict.decoders.base import Decoder, Grid
 from depict.decoders.blocks import MHSABlock
@@ -213,10 +213,10 @@ def find(rows: list[Row], kind: str, reading: str | None = None, sigma: float | 
     return next((row for row in rows if (row["perturbation"], row["reading"], row["sigma"]) == wanted), None)
 
 
-class Perturbation(Question):
+class Perturbation(Analysis):
     """The four perturbations of the paper on one run."""
 
-    stem = "perturbation"
+    name = "perturbation"
     title = "How much perturbation of its decoder does the model bear?"
     about = (
         "The paper perturbs trained decoders in four ways (table “Investigating robustness”): 1) P O_K mixes all bases "
@@ -238,7 +238,7 @@ class Perturbation(Question):
         self.sliding = dataclasses.replace(model.sliding_window(), full_image=True)
         self.images = 0
 
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Let every perturbed decoder segment one labeled image from the tokens of the trace."""
         if sample.labels is None or sample.trace.tokens is None:
             return
@@ -246,25 +246,25 @@ class Perturbation(Question):
         self.tally.add(image, sample.labels, self.sliding, [(sample.trace.tokens, sample.trace.grid)])
         self.images += 1
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """mIoU before and after, with the spread over the seeds."""
         if not self.images:
-            return Answer(text=["The images have no ground truth, without which there is no mIoU."])
+            return Result(skipped="The images have no ground truth, without which there is no mIoU.")
         rows = summarize(self.tally.scores())
-        answer = Answer(data={"images": self.images, "rows": rows}, tables={"perturbations": rows})
+        result = Result(data={"images": self.images, "rows": rows}, tables={"perturbations": rows})
         told: list[tuple[str, str | None, float | None]] = [(kind, None, None) for kind in TRANSFORMATIONS]
         told += [(NOISE, reading, 1e-2) for reading in READINGS]
         for key in told:
             row = find(rows, *key)
-            answer.numbers[_label(*key)] = None if row is None else 100 * row["mean"]
+            result.numbers[_label(*key)] = None if row is None else 100 * row["mean"]
         name = self.model.config.decoder.name
-        answer.figures["mIoU"] = draw({name: rows})
-        answer.captions["mIoU"] = (
+        result.figures["mIoU"] = draw({name: rows})
+        result.captions["mIoU"] = (
             f"mIoU over {self.images} images. Above: the transformations; bars span the standard deviation over seeds. "
             "Below: noise on every parameter of the decoder, sigma read as variance and as standard deviation."
         )
-        answer.text = self._words(rows)
-        return answer
+        result.text = self._words(rows)
+        return result
 
     def _words(self, rows: list[Row]) -> list[str]:
         own, mix, rotate, ortho = (find(rows, kind) for kind in TRANSFORMATIONS)

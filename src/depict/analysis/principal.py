@@ -23,7 +23,7 @@ from scipy.linalg import eigh
 from torch import Tensor
 
 from depict.analysis.partitions import Contingency, Labels, Scores, compare
-from depict.analysis.question import Answer, Question, Sample
+from depict.analysis.base import Result, Analysis, Sample
 from depict.data.dataset import IGNORE, Color
 from depict.decoders.base import Trace
 from depict.viz.style import COLORS, MARKERS
@@ -77,7 +77,7 @@ def kmeans_segments(Z: Floats, count: int = DIRECTIONS, seed: int = 0) -> Labels
     distinct = min(count, len(np.unique(Z, axis=0)))
     found = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of empty clusters: fewer are an answer as well
+        warnings.simplefilter("ignore")  # of empty clusters: fewer are an result as well
         for _ in range(STARTS):
             centroids, labels = kmeans2(values, distinct, iter=20, minit="++", seed=rng)
             found.append((float(np.square(values - centroids[labels]).sum()), labels))
@@ -161,10 +161,10 @@ class _Row:
     panels: dict[str, NDArray[np.uint8]]
 
 
-class Principal(Question):
+class Principal(Analysis):
     """PCA as segmenter, layer by layer."""
 
-    stem = "principal"
+    name = "principal"
     title = "Does PCA segment the image, and does each layer make it easier?"
     about = (
         f"The first {DIRECTIONS} principal directions of an image's patch embeddings are taken as centroids, and each "
@@ -188,7 +188,7 @@ class Principal(Question):
         """By name of the image, as PNG: all of them as arrays would be large."""
         self.stages: list[str] = []
 
-    def see(self, sample: Sample) -> None:
+    def update(self, sample: Sample) -> None:
         """Segment one image at every stage by every method."""
         trace, grid = sample.trace, sample.trace.grid
         assert trace.masks is not None
@@ -233,49 +233,49 @@ class Principal(Question):
             panels[title] = on_pixels(paint(parts[key], colors), size, cells)
         return _Row({title: _thumbnail(panel) for title, panel in panels.items()})
 
-    def answer(self) -> Answer:
+    def compute(self) -> Result:
         """Means over the images, the picture, and whether the layers helped."""
-        answer = Answer()
+        result = Result()
         if self.rows:
-            answer.figures["images"] = _draw_images(self.rows)
-            answer.captions["images"] = (
+            result.figures["images"] = _draw_images(self.rows)
+            result.captions["images"] = (
                 "Directions and clusters have the color of the class that they match best; those beyond the classes "
                 "have lighter or darker shades of the class that most of their patches belong to. Gray is ignored. "
                 f"Z_L1: after {self.stages[-1]}. Each of the {len(self.pictures)} images has such a picture of its own "
                 "among the files below."
             )
-            answer.pictures = dict(sorted(self.pictures.items()))
+            result.pictures = dict(sorted(self.pictures.items()))
         if not self.scores:
-            answer.text = ["The images have no ground truth: there are pictures, and no numbers."]
-            return answer
+            result.text = ["The images have no ground truth: there are pictures, and no numbers."]
+            return result
         rows: list[dict[str, Any]] = [
             {"stage": stage, "method": method} | _summary(scores) for (stage, method), scores in self.scores.items()
         ]
         means = {(row["stage"], row["method"]): row for row in rows}
         images, last = len(self.scores[MASKS, MASKS]), self.stages[-1]
-        answer.tables["stages"] = rows
-        answer.data = {"directions": DIRECTIONS, "images": images, "Z_L1": last, "stages": rows}
-        answer.figures["stages"] = _draw_stages(means, self.stages)
-        answer.captions["stages"] = (
+        result.tables["stages"] = rows
+        result.data = {"directions": DIRECTIONS, "images": images, "Z_L1": last, "stages": rows}
+        result.figures["stages"] = _draw_stages(means, self.stages)
+        result.captions["stages"] = (
             f"Mean over {images} images at every stage, from the encoder's Z0 to Z_L1 ({last}). Dashed: the model's "
             "own masks. In the first panel 1 means as many segments as the truth has; in the others higher is better."
         )
         for method in METHODS:
             for stage, name in (("Z0", "Z0"), (last, "Z_L1")):
-                answer.numbers[f"{method} on {name}: best-match mIoU (%)"] = (
+                result.numbers[f"{method} on {name}: best-match mIoU (%)"] = (
                     100 * means[stage, method]["best_match_miou"]
                 )
         for stage, name in (("Z0", "Z0"), (last, "Z_L1")):
-            answer.numbers[f"PCA on {name}: over-segmentation"] = means[stage, "PCA"]["over_segmentation"]
-            answer.numbers[f"PCA on {name}: adjusted Rand index"] = means[stage, "PCA"]["adjusted_rand"]
-        answer.numbers["masks: best-match mIoU (%)"] = 100 * means[MASKS, MASKS]["best_match_miou"]
-        answer.numbers["masks: over-segmentation"] = means[MASKS, MASKS]["over_segmentation"]
-        answer.numbers["masks: adjusted Rand index"] = means[MASKS, MASKS]["adjusted_rand"]
+            result.numbers[f"PCA on {name}: over-segmentation"] = means[stage, "PCA"]["over_segmentation"]
+            result.numbers[f"PCA on {name}: adjusted Rand index"] = means[stage, "PCA"]["adjusted_rand"]
+        result.numbers["masks: best-match mIoU (%)"] = 100 * means[MASKS, MASKS]["best_match_miou"]
+        result.numbers["masks: over-segmentation"] = means[MASKS, MASKS]["over_segmentation"]
+        result.numbers["masks: adjusted Rand index"] = means[MASKS, MASKS]["adjusted_rand"]
         if last == "Z0":
-            answer.text = ["This decoder has no steps that move Z: Z_L1 is Z0."]
+            result.text = ["This decoder has no steps that move Z: Z_L1 is Z0."]
         else:
-            answer.text = [self._words(method, means, last) for method in METHODS]
-        return answer
+            result.text = [self._words(method, means, last) for method in METHODS]
+        return result
 
     def _words(self, method: str, means: dict[tuple[str, str], dict[str, Any]], last: str) -> str:
         """How a method changed from Z0 to Z_L1, and on how many images."""

@@ -1,74 +1,139 @@
-"""What a pass found, on the disk: data, pictures, and one page for people that needs nothing beside itself.
+"""The report on disk: data, figures, and one self-contained page.
 
-FOLDER/RUN/STEM.json             everything that a question measured, and its words
-FOLDER/RUN/STEM_NAME.csv         each of its tables
-FOLDER/RUN/STEM_NAME.png, .svg   each of its figures
-FOLDER/RUN/STEM/IMAGE.png        each of its pictures of single images
-FOLDER/report.html               all of it for all runs, side by side
+FOLDER/RUN/NAME.json               everything that an analysis measured, and its findings
+FOLDER/RUN/NAME_TABLE.csv          each of its tables
+FOLDER/RUN/NAME_FIGURE.png, .svg   each of its figures
+FOLDER/RUN/NAME/IMAGE.png          each of its pictures of single images
+FOLDER/report.html                 all of it for all runs, side by side
 """
 
 from __future__ import annotations
 
 import base64
 import csv
+import importlib
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
-from depict.analysis.question import Answer
-from depict.analysis.running import Finding, Pass
+from depict.analysis.base import Result
+from depict.analysis.runner import ANALYSES, Outcome
 from depict.costs import parameters
 from depict.io.files import atomic_path, write_json
 from depict.viz.style import save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from depict.model import SegmentationModel
 
 REPORT = "report.html"
 MISSING, NOT_EVALUATED = "–", "not evaluated"
 LARGEST_SVG = 500_000
-"""Bytes; of a larger drawing, such as one of many thousand points, the page holds the PNG."""
+"""Bytes. The page embeds the PNG of a larger drawing, such as one of many thousand points."""
 CSS_PIXELS = 96
 """Per inch."""
 
 
 @dataclass
-class Subject:
+class Section:
+    """One analysis of one run as the report shows it: what was measured, in figures and words."""
+
+    name: str
+    """Of the analysis and its files."""
+    title: str
+    about: str
+    """What is measured and why, with the paper's figure or equation."""
+    result: Result = field(default_factory=Result)
+    findings: list[str] = field(default_factory=list)
+    """Paragraphs: what was found on this run, and whether it agrees with the paper."""
+    figures: dict[str, Figure] = field(default_factory=dict)
+    """By a short name; at most 7 inches wide, readable on a phone."""
+    captions: dict[str, str] = field(default_factory=dict)
+    """Of the figures: what is on the axes, what to look for."""
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    """PNG files of single images by the image's name; the page links to them only."""
+    error: str | None = None
+    """Why there is no result."""
+    seconds: float = 0.0
+
+
+@dataclass
+class RunReport:
     """One run in the report."""
 
     name: str
-    """Its folder in the report's, and the head of its column."""
+    """Its folder inside the report's, and the head of its column."""
     facts: dict[str, str]
     """What it is, by label."""
-    outcome: Pass
+    sections: list[Section]
+    images: int
+    seconds: float
+    """Spent reading the images and unrolling the model."""
 
 
-def describe(model: SegmentationModel, source: str, folder: Path | None, seen: str) -> dict[str, str]:
-    """What the top of the report tells of a run; `folder` may hold its evaluation, `seen` says which images."""
+def present(outcome: Outcome) -> Section:
+    """Draw and word the outcome of an analysis, with `figures/NAME.py` and `text/NAME.py`."""
+    started = time.perf_counter()
+    try:
+        text = importlib.import_module(f"depict.analysis.text.{outcome.name}")
+    except ModuleNotFoundError:
+        return _present_unsplit(outcome)
+    section = Section(outcome.name, text.TITLE, text.ABOUT, error=outcome.error)
+    if (result := outcome.result) is not None:
+        section.result = result
+        if result.skipped:
+            section.findings = [result.skipped]
+        else:
+            drawing = importlib.import_module(f"depict.analysis.figures.{outcome.name}")
+            section.findings = text.findings(result)
+            section.figures = drawing.figures(result)
+            section.captions = {name: text.CAPTIONS[name] for name in section.figures}
+            section.pictures = drawing.pictures(result) if hasattr(drawing, "pictures") else {}
+    section.seconds = outcome.seconds + time.perf_counter() - started
+    return section
+
+
+def _present_unsplit(outcome: Outcome) -> Section:  # TRANSITION
+    kind = getattr(importlib.import_module(f"depict.analysis.{outcome.name}"), ANALYSES[outcome.name])
+    section = Section(outcome.name, kind.title, kind.about, error=outcome.error, seconds=outcome.seconds)
+    if (result := outcome.result) is not None:
+        section.result, section.figures, section.pictures = result, result.figures, result.pictures
+        section.captions = result.captions
+        section.findings = [result.skipped] if result.skipped else result.text
+    return section
+
+
+def describe(model: SegmentationModel, source: str, folder: Path | None, images: str) -> dict[str, str]:
+    """The facts about a run at the top of the report.
+
+    `folder` may hold the run's evaluation.json; `images` says which images were analyzed.
+    """
     config = model.config
     sizes = {"patch": config.encoder.patch_size, "dim": config.encoder.dim, "depth": config.encoder.depth}
     changed = {size: value for size, value in sizes.items() if value is not None}
     return {
         "run": source,
         "decoder": config.decoder.name + _in_brackets(config.decoder.options()),
-        "decoder's parameters": f"{parameters(model.decoder):,}",
+        "decoder parameters": f"{parameters(model.decoder):,}",
         "encoder": config.encoder.name + _in_brackets(changed) + ", frozen" * config.encoder.freeze,
-        "encoder's parameters": f"{parameters(model.encoder):,}",
+        "encoder parameters": f"{parameters(model.encoder):,}",
         "classes": f"{model.num_classes:,}",
         "trained on": config.data.name or "not recorded",
-        "mIoU (depict evaluate)": NOT_EVALUATED if folder is None else evaluated(folder / "evaluation.json"),
-        "images looked at": seen,
+        "mIoU (depict evaluate)": NOT_EVALUATED if folder is None else read_miou(folder / "evaluation.json"),
+        "images analyzed": images,
     }
 
 
-def evaluated(path: Path) -> str:
-    """The mIoU that `depict evaluate` left beside a run, and on which images."""
+def read_miou(path: Path) -> str:
+    """The mIoU that `depict evaluate` wrote into a run folder, and on which images."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         where = f"{len(found['images'])} images of {found['data']}, {found['split']}"
@@ -78,34 +143,35 @@ def evaluated(path: Path) -> str:
 
 
 def _in_brackets(options: dict[str, Any]) -> str:
-    told = ", ".join(f"{option.replace('_', ' ')} {value}" for option, value in options.items())
-    return f" ({told})" if told else ""
+    listed = ", ".join(f"{option.replace('_', ' ')} {value}" for option, value in options.items())
+    return f" ({listed})" if listed else ""
 
 
-def write_answers(folder: Path, about: dict[str, Any], findings: Iterable[Finding]) -> None:
-    """Write the files of every question to one run; `about` says which run and images."""
-    for finding in findings:
-        stem, answer = finding.kind.stem, finding.answer
-        if answer is None:
-            write_json(folder / f"{stem}.json", {**about, "question": finding.kind.title, "error": finding.error})
+def write_sections(folder: Path, about: dict[str, Any], sections: Iterable[Section]) -> None:
+    """Write the files of every analysis of one run; `about` names the run and the images."""
+    for section in sections:
+        path = folder / f"{section.name}.json"
+        if section.error is not None:
+            write_json(path, {**about, "question": section.title, "error": section.error})
             continue
-        words = {"question": finding.kind.title, "text": answer.text, "captions": answer.captions}
-        values = {"numbers": answer.numbers, "data": answer.data}
-        write_json(folder / f"{stem}.json", {**about, **words, **plain(values)})
-        for name, rows in answer.tables.items():
-            _write_table(folder / f"{stem}_{name}.csv", plain(rows))
-        _write_figures(folder, stem, answer)
-        for name, content in answer.pictures.items():
-            with atomic_path(folder / stem / f"{name}.png") as temporary:
+        words = {"question": section.title, "text": section.findings, "captions": section.captions}
+        values = {"numbers": section.result.numbers, "data": section.result.data}
+        write_json(path, {**about, **words, **plain(values)})
+        for name, rows in section.result.tables.items():
+            _write_table(folder / f"{section.name}_{name}.csv", plain(rows))
+        for name, figure in section.figures.items():
+            save_figure(figure, folder / f"{section.name}_{name}")
+        for name, content in section.pictures.items():
+            with atomic_path(folder / section.name / f"{name}.png") as temporary:
                 temporary.write_bytes(content)
 
 
 def plain(value: Any) -> Any:
-    """The same as values of JSON: numbers of numpy and torch become Python's, those that are not finite None."""
+    """Convert to JSON values: numbers of numpy and torch become Python's, those that are not finite None."""
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic) or hasattr(value, "tolist"):
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -119,13 +185,8 @@ def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _write_figures(folder: Path, stem: str, answer: Answer) -> None:
-    for name, figure in answer.figures.items():
-        save_figure(figure, folder / f"{stem}_{name}")
-
-
-def write_report(folder: Path, subjects: Sequence[Subject], stamp: dict[str, Any]) -> Path:
-    """Write report.html from what was found and the pictures that `write_answers` left; gives its path."""
+def write_report(folder: Path, runs: Sequence[RunReport], stamp: dict[str, Any]) -> Path:
+    """Write report.html, embedding the figures that `write_sections` wrote, and return its path."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -135,12 +196,13 @@ def write_report(folder: Path, subjects: Sequence[Subject], stamp: dict[str, Any
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    kinds = [finding.kind for finding in subjects[0].outcome.findings]
+    by_analysis = zip(*(run.sections for run in runs), strict=True)
+    names = [run.name for run in runs]
     page = environment.get_template("report.html.jinja").render(
-        runs=[subject.name for subject in subjects],
-        facts=_rows([subject.facts for subject in subjects]),
-        questions=[_question(folder, subjects, place) for place in range(len(kinds))],
-        times=_times(subjects),
+        runs=names,
+        facts=_rows([run.facts for run in runs]),
+        analyses=[_analysis(folder, dict(zip(names, sections, strict=True))) for sections in by_analysis],
+        times=_times(runs),
         stamp={key: value for key, value in stamp.items() if value is not None},
     )
     path = folder / REPORT
@@ -149,20 +211,21 @@ def write_report(folder: Path, subjects: Sequence[Subject], stamp: dict[str, Any
     return path
 
 
-def _question(folder: Path, subjects: Sequence[Subject], place: int) -> dict[str, Any]:
-    """What the template shows of one question."""
-    findings = {subject.name: subject.outcome.findings[place] for subject in subjects}
-    kind = subjects[0].outcome.findings[place].kind
-    answers = {run: finding.answer or Answer() for run, finding in findings.items()}
-    numbers = [{label: number(value) for label, value in answer.numbers.items()} for answer in answers.values()]
+def _analysis(folder: Path, sections: dict[str, Section]) -> dict[str, Any]:
+    """What the template shows of one analysis, given its section of every run."""
+    first = next(iter(sections.values()))
+    numbers = [
+        {label: format_number(value) for label, value in section.result.numbers.items()}
+        for section in sections.values()
+    ]
     return {
-        "stem": kind.stem,
-        "title": kind.title,
-        "about": kind.about,
+        "name": first.name,
+        "title": first.title,
+        "about": first.about,
         "numbers": _rows(numbers),
-        "figures": _figures(folder, kind.stem, kind.title, answers),
-        "words": [(run, answers[run].text, findings[run].error) for run in answers],
-        "files": [(run, _links(run, kind.stem, answer)) for run, answer in answers.items()],
+        "figures": _figures(folder, sections),
+        "findings": [(run, section.findings, section.error) for run, section in sections.items()],
+        "files": [(run, _links(run, section)) for run, section in sections.items()],
     }
 
 
@@ -172,21 +235,21 @@ def _rows(columns: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
     return [(label, [column.get(label, MISSING) for column in columns]) for label in labels]
 
 
-def _figures(folder: Path, stem: str, title: str, answers: dict[str, Answer]) -> list[dict[str, Any]]:
-    """For every figure the pictures of the runs that have it, and the caption that they share, if they do."""
+def _figures(folder: Path, sections: dict[str, Section]) -> list[dict[str, Any]]:
+    """Each figure of all runs that have it, with its caption."""
     groups = []
-    for name in dict.fromkeys(name for answer in answers.values() for name in answer.figures):
-        having = {run: answer for run, answer in answers.items() if name in answer.figures}
-        captions = {run: answer.captions.get(name, "") for run, answer in having.items()}
+    for name in dict.fromkeys(name for section in sections.values() for name in section.figures):
+        having = {run: section for run, section in sections.items() if name in section.figures}
+        captions = {run: section.captions.get(name, "") for run, section in having.items()}
         shared = len(set(captions.values())) == 1
         pictures = []
-        for run, answer in having.items():
-            width, height = (round(CSS_PIXELS * side) for side in answer.figures[name].get_size_inches())
+        for run, section in having.items():
+            width, height = (round(CSS_PIXELS * side) for side in section.figures[name].get_size_inches())
             pictures.append(
                 {
                     "run": run,
-                    "address": _data_address(folder / run / f"{stem}_{name}.svg"),
-                    "alt": f"{title} Figure {name.replace('_', ' ')} of {run}. {captions[run]}".strip(),
+                    "address": _data_address(folder / run / f"{section.name}_{name}.svg"),
+                    "alt": f"{section.title} Figure {name.replace('_', ' ')} of {run}. {captions[run]}".strip(),
                     "caption": "" if shared else captions[run],
                     "width": width,
                     "height": height,
@@ -197,34 +260,32 @@ def _figures(folder: Path, stem: str, title: str, answers: dict[str, Answer]) ->
 
 
 def _data_address(drawing: Path) -> str:
-    """A picture as part of the page: the drawing, or the PNG beside it if the drawing is large."""
+    """A data URL of the drawing, or of the PNG next to it if the drawing is large."""
     large = drawing.stat().st_size > LARGEST_SVG
     kind, path = ("png", drawing.with_suffix(".png")) if large else ("svg+xml", drawing)
     return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _links(run: str, stem: str, answer: Answer) -> list[tuple[str, str]]:
-    """Name and relative address of the files of a question."""
-    names = [f"{stem}.json", *(f"{stem}_{name}.csv" for name in answer.tables)]
-    names += [f"{stem}_{name}.{kind}" for name in answer.figures for kind in ("png", "svg")]
-    names += [f"{stem}/{name}.png" for name in answer.pictures]
+def _links(run: str, section: Section) -> list[tuple[str, str]]:
+    """Name and relative address of the files of an analysis."""
+    names = [f"{section.name}.json", *(f"{section.name}_{name}.csv" for name in section.result.tables)]
+    names += [f"{section.name}_{name}.{kind}" for name in section.figures for kind in ("png", "svg")]
+    names += [f"{section.name}/{name}.png" for name in section.pictures]
     return [(name, quote(f"{run}/{name}")) for name in names]
 
 
-def _times(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
-    """Seconds that every part of the pass took, for each run."""
+def _times(runs: Sequence[RunReport]) -> list[tuple[str, list[str]]]:
+    """Seconds spent on every part, for each run."""
     columns = []
-    for subject in subjects:
-        outcome = subject.outcome
-        parts = {"images and model": outcome.seconds}
-        parts |= {finding.kind.stem: finding.seconds for finding in outcome.findings}
-        parts["together"] = sum(parts.values())
+    for run in runs:
+        parts = {"images and model": run.seconds} | {section.name: section.seconds for section in run.sections}
+        parts["total"] = sum(parts.values())
         columns.append({part: f"{seconds:.1f} s" for part, seconds in parts.items()})
     return _rows(columns)
 
 
-def number(value: float | None) -> str:
-    """A number for people: four digits that matter, thousands set apart; a dash where there is none."""
+def format_number(value: float | None) -> str:
+    """A number for people: four significant digits, thousands separated; a dash if it is undefined."""
     if value is None or not math.isfinite(value):
         return MISSING
     if float(value).is_integer() or abs(value) >= 1000:

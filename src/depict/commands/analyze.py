@@ -11,7 +11,7 @@ import tyro
 from depict.errors import UserError
 
 if TYPE_CHECKING:
-    from depict.analysis.running import Pictures
+    from depict.analysis.runner import Pictures
     from depict.data.dataset import Dataset
     from depict.model import SegmentationModel
 
@@ -23,25 +23,25 @@ def main(
     root: Path | None = None,
     pictures: Path | None = None,
     images: int = 100,
-    questions: str | None = None,
+    only: str | None = None,
     overwrite: bool = False,
     device: str | None = None,
 ) -> int:
     """Look inside trained models: every figure of the paper, as data, pictures and one HTML report.
 
-    All questions share one pass over the images, which are seen whole. Several runs stand side by side in the report.
-    A question that cannot be answered is named, the others go on, and the exit code is then 1.
+    All analyses share one pass over the images, which are not cut into windows. The report shows several runs side by
+    side. If an analysis fails, it is named, the others continue, and the exit code is 1.
 
     Args:
         runs: Folders of runs, or hf-hub:user/name.
-        out: Folder for report.html and, for each run, RUN/QUESTION.json, RUN/QUESTION_TABLE.csv and
-            RUN/QUESTION_FIGURE.png and .svg. Other files in it are left alone.
+        out: Folder for report.html and, for each run, RUN/ANALYSIS.json, RUN/ANALYSIS_TABLE.csv and
+            RUN/ANALYSIS_FIGURE.png and .svg. Other files in it are left alone.
         data: Data set whose validation images are looked at; by default the one that each run was trained on.
         root: Folder in which it lies; by default that of the training.
-        pictures: Look at the pictures in this folder instead; without ground truth some questions tell less.
+        pictures: Look at the pictures in this folder instead; without ground truth some analyses have fewer numbers.
         images: At most so many images, evenly spread.
-        questions: Ask these only, such as principal,low_rank; by default principal, orthogonality, class_embeddings,
-            coding_rates, low_rank, perturbation, derivation and gradient_terms.
+        only: Run only these analyses, such as principal,low_rank; by default principal, orthogonality,
+            class_embeddings, coding_rates, low_rank, perturbation, derivation and gradient_terms.
         overwrite: Replace the report that is in the folder.
         device: Where the model runs, such as cpu, cuda or cuda:1; by default a GPU if there is one.
     """
@@ -55,43 +55,45 @@ def main(
     import sys
 
     import depict
-    from depict.analysis.report import REPORT, Subject, describe, write_answers, write_report
-    from depict.analysis.running import ask, choose_questions, evenly_spaced
+    from depict.analysis.report import REPORT, RunReport, describe, present, write_report, write_sections
+    from depict.analysis.runner import choose_analyses, evenly_spaced, run_analyses
     from depict.devices import find_device
     from depict.io.hub import PREFIX
     from depict.runs import stamp
 
-    kinds = choose_questions(questions)
+    analyses = choose_analyses(only)
     names = short_names(runs)
     if (out / REPORT).exists() and not overwrite:
-        raise UserError(f"there is a {REPORT} in '{out}' already: give another --out, or --overwrite.")
+        raise UserError(f"'{out}' already has a {REPORT}: choose another --out, or add --overwrite.")
     if pictures is not None:
         refuse_mixing(pictures, out, names)
-    place = find_device(device)
-    # All of them first, so that a mistake in the last name is not told after the work on the others.
+    target = find_device(device)
+    # Load everything first, so that an error in the last name is reported before the work on the others.
     models = [depict.load(run) for run in runs]
     sources = [open_images(model, run, data, root, pictures, out) for model, run in zip(models, runs, strict=True)]
     out.mkdir(parents=True, exist_ok=True)
 
-    subjects = []
+    reports = []
     for run, name, model, source in zip(runs, names, models, sources, strict=True):
         chosen = evenly_spaced(len(source), images)
-        outcome = ask(model.to(place), source, chosen, kinds, name, progress=True)
+        outcome = run_analyses(model.to(target), source, chosen, analyses, name, progress=True)
+        sections = [present(each) for each in outcome.outcomes]
         split = getattr(source, "split", None)
         about = {"run": run, "images": {"data": source.name, "split": split, "seen": len(chosen), "of": len(source)}}
-        write_answers(out / name, about, outcome.findings)
-        seen = f"{len(chosen)} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
+        write_sections(out / name, about, sections)
+        shown = f"{len(chosen)} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
         folder = None if run.startswith(PREFIX) else Path(run)
-        subjects.append(Subject(name, describe(model, run, folder, seen), outcome))
+        facts = describe(model, run, folder, shown)
+        reports.append(RunReport(name, facts, sections, len(chosen), outcome.seconds))
         model.cpu()
-    path = write_report(out, subjects, stamp(0))
+    path = write_report(out, reports, stamp(0))
 
-    failed = [(one.name, finding) for one in subjects for finding in one.outcome.findings if finding.error]
-    for name, finding in failed:
-        print(f"depict: {name}: {finding.kind.stem} was not answered: {finding.error}", file=sys.stderr)
-    seconds = [one.outcome.seconds + sum(finding.seconds for finding in one.outcome.findings) for one in subjects]
-    for one, spent in zip(subjects, seconds, strict=True):
-        print(f"{one.name}: {len(kinds)} questions over {one.outcome.images} images in {spent:.1f} s")
+    failed = [(report.name, section) for report in reports for section in report.sections if section.error]
+    for name, section in failed:
+        print(f"depict: {name}: {section.name} failed: {section.error}", file=sys.stderr)
+    for report in reports:
+        seconds = report.seconds + sum(section.seconds for section in report.sections)
+        print(f"{report.name}: {len(analyses)} analyses of {report.images} images in {seconds:.1f} s")
     print(f"written: {path}")
     return 1 if failed else 0
 
@@ -129,7 +131,7 @@ def open_images(
     from depict.runs import dataset_of
 
     if pictures is not None:
-        from depict.analysis.running import Pictures
+        from depict.analysis.runner import Pictures
         from depict.segment.inputs import find_inputs
 
         if not pictures.is_dir():

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from depict.analysis import running
-from depict.analysis.question import Answer, Question
-from depict.analysis.running import Pictures, ask, choose_questions, evenly_spaced, look, patch_labels
+from depict.analysis import runner
+from depict.analysis.base import Result, Analysis
+from depict.analysis.runner import Pictures, run_analyses, choose_analyses, evenly_spaced, make_sample, patch_labels
 from depict.data import create_dataset
 from depict.data.dataset import IGNORE
 from depict.errors import UserError
@@ -22,27 +22,27 @@ from depict.segment.inputs import find_inputs
 from support.tiny_model import tiny_model
 
 
-class Names(Question):
+class Names(Analysis):
     """Remembers what it saw."""
 
-    stem, title = "names", "Which images came?"
+    name, title = "names", "Which images came?"
 
     def __init__(self, model):
         super().__init__(model)
         self.seen = []
 
-    def see(self, sample):
+    def update(self, sample):
         self.seen.append(sample.name)
 
-    def answer(self):
-        return Answer(numbers={"images": len(self.seen)}, data={"names": self.seen})
+    def compute(self):
+        return Result(numbers={"images": len(self.seen)}, data={"names": self.seen})
 
 
 class Refuses(Names):
-    stem = "refuses"
+    name = "refuses"
 
-    def see(self, sample):
-        super().see(sample)
+    def update(self, sample):
+        super().update(sample)
         raise UserError(f"no use of '{sample.name}', the {len(self.seen)}. image.")
 
 
@@ -52,12 +52,12 @@ class RefusesModels(Names):
 
 
 class Silent(Names):
-    def answer(self):
+    def compute(self):
         raise UserError("nothing was seen.")
 
 
 class Broken(Names):
-    def see(self, sample):
+    def update(self, sample):
         raise ZeroDivisionError
 
 
@@ -117,7 +117,7 @@ def test_patch_labels_are_those_of_counting_patch_by_patch(labels, patch):
 
 def test_a_sample_holds_the_image_as_it_is_and_the_steps_of_the_whole_image():
     model, scenes = tiny_model(), create_dataset("scenes", split="val")
-    sample = look(model, scenes, 3)
+    sample = make_sample(model, scenes, 3)
     image, labels = scenes.read(3)
     np.testing.assert_array_equal(sample.image, image.permute(1, 2, 0))
     assert (sample.name, sample.trace.grid) == ("val_00003", (3, 3))  # 128 pixels become 40, which need three patches
@@ -142,7 +142,7 @@ def test_patch_labels_lie_where_the_model_sees_them():
     )
     pictures = SimpleNamespace(read=lambda index: (index * image, labels), name_of=str)
     for index in (0, 1):
-        sample = look(model, pictures, index)
+        sample = make_sample(model, pictures, index)
     assert sample.trace.grid == (3, 4)
     assert sample.patch_labels.nonzero().tolist() == [[11]]
     assert (embedded[0] != embedded[1])[0].any(-1).nonzero().tolist() == [[11]]
@@ -151,40 +151,40 @@ def test_patch_labels_lie_where_the_model_sees_them():
 def test_the_encoder_runs_once_per_image_for_all_questions():
     model, calls = tiny_model(), []
     model.encoder.register_forward_hook(lambda *_: calls.append(1))
-    outcome = ask(model, create_dataset("scenes", split="val"), [0, 50, 99], [Names, Names, Names])
+    outcome = run_analyses(model, create_dataset("scenes", split="val"), [0, 50, 99], [Names, Names, Names])
     assert len(calls) == outcome.images == 3
     names = ["val_00000", "val_00050", "val_00099"]
-    assert [finding.answer.data["names"] for finding in outcome.findings] == [names] * 3
+    assert [outcome.result.data["names"] for finding in outcome.findings] == [names] * 3
 
 
 def test_a_question_that_refuses_is_told_and_the_others_go_on():
     kinds = [Refuses, Names, RefusesModels, Silent]
-    outcome = ask(tiny_model("linear"), create_dataset("scenes", split="val"), [4, 8], kinds)
+    outcome = run_analyses(tiny_model("linear"), create_dataset("scenes", split="val"), [4, 8], kinds)
     errors = [finding.error for finding in outcome.findings]
     assert errors[0] == "no use of 'val_00004', the 1. image."  # and was not asked about the second
     assert errors[1:] == [None, "this decoder has no steps.", "nothing was seen."]
-    assert [finding.answer is not None for finding in outcome.findings] == [False, True, False, False]
+    assert [outcome.result is not None for finding in outcome.findings] == [False, True, False, False]
 
 
 def test_a_mistake_of_ours_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
-        ask(tiny_model(), create_dataset("scenes", split="val"), [0], [Broken])
+        run_analyses(tiny_model(), create_dataset("scenes", split="val"), [0], [Broken])
 
 
 def test_pictures_without_ground_truth_are_seen_without_labels(tmp_path):
     for index in (10, 9):
         Image.new("RGB", (50, 40), (index, 0, 0)).save(tmp_path / f"frame{index}.png")
     pictures = Pictures(find_inputs([str(tmp_path)], tmp_path / "out")[0])
-    sample = look(tiny_model(), pictures, 1)
+    sample = make_sample(tiny_model(), pictures, 1)
     assert (len(pictures), sample.name, sample.image.shape) == (2, "frame10", (40, 50, 3))
     assert sample.labels is None
     assert sample.patch_labels is None
 
 
 def test_questions_are_asked_in_the_order_of_the_report():
-    every = [kind.stem for kind in choose_questions(None)]
-    assert every == list(running.QUESTIONS)
-    assert [kind.stem for kind in choose_questions(f"{every[2]}, {every[0]}")] == [every[0], every[2]]
+    every = [kind.name for kind in choose_analyses(None)]
+    assert every == list(runner.ANALYSES)
+    assert [kind.name for kind in choose_analyses(f"{every[2]}, {every[0]}")] == [every[0], every[2]]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_questions_are_asked_in_the_order_of_the_report():
 )
 def test_a_question_that_is_not_there_is_told(wanted, said):
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
-        choose_questions(wanted)
+        choose_analyses(wanted)
 
 
 def test_every_question_says_what_it_asks():
-    for kind in choose_questions(None):
+    for kind in choose_analyses(None):
         assert kind.title
         assert len(kind.about) > 80

@@ -1,0 +1,1 @@
+"""Drawing the results of each analysis."""
