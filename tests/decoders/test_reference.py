@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from depict import create_decoder
-from depict.interchange.official import our_decoder_state
+from depict.interchange.official_names import our_decoder_state
 from depict.operators import MSCA, MSSA
 
 DECODERS = {

@@ -1,13 +1,16 @@
 """Official checkpoints become our model: same logits, nothing lost, nothing run."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 
 import depict
 from depict.errors import UserError
+from depict.interchange.architecture import encoder_config
 from depict.interchange.checkpoint import import_checkpoint
+from depict.interchange.variant import Variant
 from depict.runs import save
 from support.official_model import CLASSES, DIM, Official, official_state, variant, write_checkpoint
 
@@ -35,10 +38,10 @@ def test_logits_are_those_of_the_official_model_at_any_size(tmp_path, kind, size
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_tensor_is_used_or_known_as_not_needed(tmp_path, kind):
+def test_every_tensor_but_the_pretraining_head_is_used(tmp_path, kind):
     result = imported(tmp_path, official_state(kind), YAML[kind])
-    assert result.left == []
-    assert result.not_needed == ["encoder.head.weight", "encoder.head.bias"]
+    assert result.unknown == []
+    assert result.pretraining_head == ["encoder.head.weight", "encoder.head.bias"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,7 +53,28 @@ def test_a_run_saved_from_it_gives_the_same_logits(tmp_path, kind):
         assert torch.equal(depict.load(tmp_path / "run")(images), model(images))
 
 
-def test_a_distilled_deit_is_known_by_its_token(tmp_path):
+@pytest.mark.parametrize("width", [128, 32])
+def test_a_segmenter_decoder_may_be_wider_or_narrower_than_its_encoder(tmp_path, width):
+    state = official_state("segmenter", width=width)
+    model = imported(tmp_path, state, None, heads=2).model
+    images = torch.randn(2, 3, 48, 80)
+    with torch.no_grad():
+        ours = model(images)
+    expected = Official(state, 2).logits(images)
+    assert (ours - expected).abs().max() < 1e-3
+    assert (model.encoder.dim, model.decoder.dim, model.config.decoder.width) == (DIM, width, width)
+    save(model, tmp_path / "run")
+    with torch.no_grad():
+        assert torch.equal(depict.load(tmp_path / "run")(images), ours)
+
+
+@pytest.mark.parametrize("kind", ["depict_sa", "depict_ca", "linear"])
+def test_another_decoder_that_is_wider_than_its_encoder_is_refused(tmp_path, kind):
+    with pytest.raises(UserError, match="the decoder has dimension 128, the encoder 64: only Segmenter"):
+        imported(tmp_path, official_state(kind, width=128), None, heads=3)
+
+
+def test_a_distilled_deit_is_recognized_by_its_token(tmp_path):
     state = official_state("linear", distilled=True)
     result = imported(tmp_path, state, None)
     images = torch.randn(1, 3, 80, 48)
@@ -59,7 +83,7 @@ def test_a_distilled_deit_is_known_by_its_token(tmp_path):
     assert difference.abs().max() < 1e-3
     assert result.model.encoder.name.startswith("deit_tiny_distilled")
     assert result.model.mean == (0.485, 0.456, 0.406)
-    assert "encoder.head_dist.weight" in result.not_needed
+    assert "encoder.head_dist.weight" in result.pretraining_head
 
 
 @pytest.mark.parametrize("kind", ["depict_sa", "depict_ca", "segmenter_mask", "segmenter_linear"])
@@ -86,18 +110,15 @@ def test_decoders_give_the_numbers_of_the_reference_vectors(tmp_path, shared, ki
     ],
 )
 def test_encoders_of_the_paper_get_their_names(dim, depth, patch, name):
-    from depict.interchange.checkpoint import _encoder, _Settings
-
     shapes = {"encoder.patch_embed.proj.weight": (dim, 3, patch, patch), "encoder.pos_embed": (1, 1 + 16, dim)}
     shapes |= {f"encoder.blocks.{index}.norm1.weight": (dim,) for index in range(depth)}
-    config, size = _encoder(
-        {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}, _Settings({}, "")
-    )
+    state = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+    config, size = encoder_config(state, Variant({}, Path("variant.yml")))
     assert (config.name, config.dim, config.depth, config.patch_size) == (name, None, None, None)
     assert size == (4 * patch, 4 * patch)
 
 
-def test_sizes_come_from_the_tensors_where_there_is_no_yaml(tmp_path):
+def test_sizes_are_read_off_the_tensors_where_there_is_no_yaml(tmp_path):
     model = imported(tmp_path, official_state("depict_ca"), None, heads=3, cross_heads=2).model
     options = model.config.decoder
     assert (options.layers, options.heads, options.head_dim) == (2, 3, 4)
@@ -107,11 +128,11 @@ def test_sizes_come_from_the_tensors_where_there_is_no_yaml(tmp_path):
     assert model.num_classes == CLASSES
 
 
-def test_heads_are_asked_for_where_nothing_says_them(tmp_path):
+def test_heads_must_be_given_where_no_yaml_has_them(tmp_path):
     path = write_checkpoint(tmp_path, official_state("depict_sa"), variant(None))
     with pytest.raises(UserError, match=r"12 bases.*--heads 3"):
         import_checkpoint(path)
-    with pytest.raises(UserError, match="12 bases .* do not divide into 5 heads"):
+    with pytest.raises(UserError, match="12 bases .* cannot be shared by 5 heads"):
         import_checkpoint(path, heads=5)
 
 
@@ -119,9 +140,9 @@ def test_a_grid_that_is_not_square_takes_its_shape_from_the_yaml(tmp_path):
     state = official_state("linear", grid=(2, 6))
     model = imported(tmp_path, state, variant(None, size="!!python/tuple [32, 96]")).model
     assert model.image_size == (32, 96)
-    with pytest.raises(UserError, match="12 positions are no square grid"):
+    with pytest.raises(UserError, match="12 positions are not a square grid"):
         imported(tmp_path / "silent", state, None)
-    with pytest.raises(UserError, match=r"\(96, 96\), which does not fit 12 positions"):
+    with pytest.raises(UserError, match=r"image_size in .* is \(96, 96\), which does not fit 12 positions"):
         imported(tmp_path / "wrong", state, variant(None, size="96"))
 
 
@@ -147,9 +168,17 @@ def test_classes_are_those_of_the_data_set_that_the_yaml_names(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("key", "said"),
-    [("n_cls", 7), ("decoder.n_cls", 7), ("d_model", 64), ("n_layers", 2), ("patch_size", 16), ("decoder.n_layers", 2)],
+    [
+        ("n_cls", 7),
+        ("decoder.n_cls", 7),
+        ("d_model", 64),
+        ("decoder.d_model", 64),
+        ("n_layers", 2),
+        ("patch_size", 16),
+        ("decoder.n_layers", 2),
+    ],
 )
-def test_a_yaml_of_another_model_is_refused_with_what_both_say(tmp_path, kind, key, said):
+def test_a_yaml_that_contradicts_the_tensors_is_refused(tmp_path, kind, key, said):
     outer, _, inner = key.rpartition(".")
     for value in (said, said + 1):
         own = f"{inner}: {value}"
@@ -164,9 +193,9 @@ def test_a_yaml_of_another_model_is_refused_with_what_both_say(tmp_path, kind, k
         assert "\n" not in str(caught.value)
 
 
-def test_a_tensor_without_a_place_is_named(tmp_path):
+def test_tensors_that_the_model_does_not_have_are_named(tmp_path):
     state = official_state("depict_sa") | {"decoder.extra": torch.zeros(3), "other": torch.zeros(1)}
-    assert imported(tmp_path, state, variant()).left == ["decoder.extra", "other"]
+    assert imported(tmp_path, state, variant()).unknown == ["decoder.extra", "other"]
 
 
 def test_a_tensor_that_is_missing_is_named(tmp_path):
@@ -176,17 +205,25 @@ def test_a_tensor_that_is_missing_is_named(tmp_path):
         imported(tmp_path, state, variant())
 
 
+def test_another_number_of_classes_is_named_only_where_it_is_one(tmp_path):
+    state = official_state("depict_sa")
+    for shape, ending in (((9,), r"not \(7,\)\. It is for 9 classes, the model has 7\."), ((7, 1), r"not \(7,\)\.")):
+        state["decoder.mask_norm.weight"] = torch.zeros(shape)
+        with pytest.raises(UserError, match=rf"'decoder.mask_norm.weight' has shape .*, {ending}$"):
+            imported(tmp_path, state, variant())
+
+
 def test_a_parameter_under_two_names_is_refused(tmp_path):
     state = official_state("depict_sa") | {"decoder.snorm.weight": torch.zeros(DIM)}
-    with pytest.raises(UserError, match=r"'decoder.snorm.weight' twice"):
+    with pytest.raises(UserError, match=r"'decoder.snorm.weight' a second time"):
         imported(tmp_path, state, variant())
 
 
 def test_other_checkpoints_are_refused_in_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"it lacks 'encoder.patch_embed.proj.weight'"):
+    with pytest.raises(UserError, match=r"'encoder.patch_embed.proj.weight' is missing"):
         imported(tmp_path, {"weight": torch.zeros(3)}, None)
     state = {name: tensor for name, tensor in official_state("linear").items() if not name.startswith("decoder.")}
-    with pytest.raises(UserError, match="no decoder known to us"):
+    with pytest.raises(UserError, match="no known decoder"):
         imported(tmp_path, state, None)
     state = official_state("linear") | {"encoder.pos_embed": torch.zeros(5)}
     with pytest.raises(UserError, match="'encoder.pos_embed' has shape"):
@@ -208,7 +245,7 @@ def test_a_checkpoint_that_runs_code_is_refused(tmp_path, format):
     if format == "torch":
         torch.save(content, path)
     else:
-        path.write_bytes(pickle.dumps(content, sliding=2))
+        path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(UserError, match="checkpoint.pth' is refused: it holds objects other than tensors") as caught:
         import_checkpoint(path, heads=3)
     assert "weights_only" not in str(caught.value)
@@ -220,7 +257,7 @@ def test_a_checkpoint_that_runs_code_is_refused(tmp_path, format):
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.system [exit]", "!!python/name:os.system", "!!python/list [1]"]
 )
-def test_the_yaml_knows_one_tag_of_python_only(tmp_path, tag):
+def test_the_yaml_may_hold_tuples_and_no_other_python_objects(tmp_path, tag):
     with pytest.raises(UserError, match="variant.yml' is not valid YAML"):
         imported(tmp_path, official_state("linear"), variant(size=tag))
 
@@ -228,7 +265,7 @@ def test_the_yaml_knows_one_tag_of_python_only(tmp_path, tag):
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("[1, 2]", "must hold a mapping"),
+        ("[1, 2]", "must be a mapping"),
         ("net_kwargs: {image_size: many}", "image_size must be a whole number"),
         ("net_kwargs: {decoder: {n_heads: true}}", "n_heads must be a whole number"),
         ("net_kwargs: {normalization: vitt}", "Did you mean 'vit'"),
@@ -238,7 +275,7 @@ def test_the_yaml_knows_one_tag_of_python_only(tmp_path, tag):
         ("a: [" * 3000, "not valid YAML"),
     ],
 )
-def test_a_wrong_yaml_is_told_in_one_line(tmp_path, yaml, message):
+def test_a_wrong_yaml_is_refused_in_one_line(tmp_path, yaml, message):
     with pytest.raises(UserError, match=message) as raised:
         imported(tmp_path, official_state("depict_sa"), yaml)
     assert "\n" not in str(raised.value)

@@ -11,8 +11,13 @@ from torch import Tensor
 SIDE, PATCH, DIM, DEPTH, CLASSES = 64, 16, 64, 2, 7
 
 
-def official_state(kind: str, *, distilled: bool = False, dim: int = DIM, grid: tuple[int, int] = (4, 4)):
-    """A whole model's tensors in the official names: depict_sa, depict_ca, segmenter or linear."""
+def official_state(
+    kind: str, *, distilled: bool = False, dim: int = DIM, width: int | None = None, grid: tuple[int, int] = (4, 4)
+):
+    """A whole model's tensors in the official names: depict_sa, depict_ca, segmenter or linear.
+
+    `width` is the dimension of the decoder, if it is not that of the encoder.
+    """
     prefix = 2 if distilled else 1
     shapes = {
         "encoder.cls_token": (1, 1, dim),
@@ -27,22 +32,22 @@ def official_state(kind: str, *, distilled: bool = False, dim: int = DIM, grid: 
         shapes |= {"encoder.dist_token": (1, 1, dim), "encoder.head_dist.weight": (1000, dim)}
     for index in range(DEPTH):
         shapes |= block(f"encoder.blocks.{index}", dim)
-    shapes |= {f"decoder.{name}": shape for name, shape in decoder_shapes(kind, dim).items()}
+    shapes |= {f"decoder.{name}": shape for name, shape in decoder_shapes(kind, dim, width or dim).items()}
     return {name: 0.3 * torch.randn(shape) for name, shape in shapes.items()}
 
 
-def decoder_shapes(kind: str, dim: int):
+def decoder_shapes(kind: str, dim: int, width: int):
     if kind == "linear":
-        return {"head.weight": (CLASSES, dim), "head.bias": (CLASSES,)}
-    shapes = {"cls_emb": (1, CLASSES, dim), **norm("mask_norm", CLASSES)}
+        return {"head.weight": (CLASSES, width), "head.bias": (CLASSES,)}
+    shapes = {"cls_emb": (1, CLASSES, width), **norm("mask_norm", CLASSES)}
     if kind == "depict_sa":
-        return shapes | subspace("net", 2, 12, dim) | norm("decoder_norm", dim)
+        return shapes | subspace("net", 2, 12, width) | norm("decoder_norm", width)
     if kind == "depict_ca":
-        shapes |= subspace("snet", 2, 12, dim) | subspace("cnet", 3, 6, dim)
-        return shapes | norm("snorm", dim) | norm("cnorm", dim)
-    shapes |= {"proj_dec.weight": (dim, dim), "proj_dec.bias": (dim,), "proj_patch": (dim, dim)}
-    shapes |= {"proj_classes": (dim, dim), **norm("decoder_norm", dim)}
-    return shapes | block("blocks.0", dim) | block("blocks.1", dim)
+        shapes |= subspace("snet", 2, 12, width) | subspace("cnet", 3, 6, width)
+        return shapes | norm("snorm", width) | norm("cnorm", width)
+    shapes |= {"proj_dec.weight": (width, dim), "proj_dec.bias": (width,), "proj_patch": (width, width)}
+    shapes |= {"proj_classes": (width, width), **norm("decoder_norm", width)}
+    return shapes | block("blocks.0", width) | block("blocks.1", width)
 
 
 def norm(name: str, dim: int):

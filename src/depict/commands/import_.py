@@ -7,6 +7,9 @@ from pathlib import Path
 
 import tyro
 
+SHOWN = 20
+"""Unknown tensors that are named."""
+
 
 def main(
     checkpoint: tyro.conf.Positional[Path],
@@ -44,12 +47,12 @@ def main(
     print(f"encoder {model.encoder.name} (dimension {model.encoder.dim}), windows of {size}")
     print(f"decoder {model.config.decoder.name}" + (f" ({options})" if options else ""))
     print(f"{model.num_classes} classes of {model.config.data.name or 'an unknown data set'}")
-    if imported.not_needed:
-        print(f"not needed (classifier of the pretraining): {', '.join(imported.not_needed)}")
+    if imported.pretraining_head:
+        print(f"not needed (classifier of the pretraining): {', '.join(imported.pretraining_head)}")
     print(f"written: {run}")
-    if imported.left:
-        shown = ", ".join(f"'{name}'" for name in imported.left[:20])
-        more = f" and {len(imported.left) - 20} more" if len(imported.left) > 20 else ""
-        print(f"depict: left over, with no place in the model: {shown}{more}", file=sys.stderr)
+    if imported.unknown:
+        shown = ", ".join(f"'{name}'" for name in imported.unknown[:SHOWN])
+        more = f" and {len(imported.unknown) - SHOWN} more" if len(imported.unknown) > SHOWN else ""
+        print(f"depict: not imported, since the model has no such tensors: {shown}{more}", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Names of the authors' checkpoints (DEPICT over Segmenter) and ours."""
+"""Parameter names of the official checkpoints (DEPICT and Segmenter), translated to ours."""
 
 from __future__ import annotations
 
