@@ -1,4 +1,4 @@
-"""The shipped configurations: each is a row of the paper, and a user's file may stand on them."""
+"""The shipped configurations: each is a row of the paper, and a user's file may use one as its base."""
 
 import json
 import subprocess
@@ -10,57 +10,11 @@ import pytest
 
 from depict import UserError
 from depict.cli import main
-from depict.config.paper import DIMS, ROWS
+from depict.config.paper import BACKBONES, paper_rows
 from depict.config.presets import FOLDER, load_config, load_settings, merge, preset_names
 from depict.config.schema import Config
-from depict.costs import decoder_costs
 from depict.data import dataset_class
-from depict.decoders import decoder_options
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
-
-ENCODERS = {
-    "ViT-T": "vit_tiny_patch16_384",
-    "ViT-S": "vit_small_patch16_384",
-    "ViT-B": "vit_base_patch16_384",
-    "ViT-L": "vit_large_patch16_384",
-}
-TABLE_1, TABLE_2, LEFT, RIGHT = dict.fromkeys(row.table for row in ROWS)
-ROW_OF = {  # name: table, label, backbone and side of its row
-    **{
-        f"ade20k/{decoder}_vit_{size.lower()}": (TABLE_1, label, f"ViT-{size}", 640 if size == "L" else 512)
-        for decoder, label in (("segmenter", "Segmenter"), ("depict_ca", "DEPICT-CA"), ("depict_sa", "DEPICT-SA"))
-        for size in "TSBL"
-    },
-    "ade20k/depict_sa_vit_l_512": (TABLE_1, "DEPICT-SA", "ViT-L", 512),
-    "cityscapes/segmenter_vit_l": (TABLE_2, "Cityscapes, Segmenter", "ViT-L", 768),
-    "cityscapes/depict_sa_vit_l": (TABLE_2, "Cityscapes, DEPICT-SA", "ViT-L", 768),
-    "pascal_context/segmenter_vit_l": (TABLE_2, "Pascal Context, Segmenter", "ViT-L", 480),
-    "pascal_context/depict_sa_vit_l": (TABLE_2, "Pascal Context, DEPICT-SA", "ViT-L", 480),
-    "ade20k/ablation_mssa_ista": (LEFT, "MSSA + ISTA", "ViT-S", 512),
-    "ade20k/ablation_heads_1": (LEFT, "heads = 1", "ViT-S", 512),
-    "ade20k/ablation_heads_5": (LEFT, "heads = 5", "ViT-S", 512),
-    "ade20k/ablation_layers_1": (LEFT, "layers = 1", "ViT-S", 512),
-    "ade20k/ablation_layers_3": (LEFT, "layers = 3", "ViT-S", 512),
-    "ade20k/ablation_dropout": (LEFT, "dropout = 0.1", "ViT-S", 512),
-    "ade20k/ablation_mssa": (LEFT, "MSSA only", "ViT-S", 512),
-    "ade20k/ablation_ista": (LEFT, "ISTA only", "ViT-S", 512),
-    "ade20k/ablation_mssa_mlp": (LEFT, "MSSA + MLP", "ViT-S", 512),
-    "ade20k/ablation_mhsa_ista": (LEFT, "MHSA + ISTA", "ViT-S", 512),
-    "ade20k/ablation_mhsa_mlp": (LEFT, "MHSA + MLP (Segmenter)", "ViT-S", 512),
-    "ade20k/ablation_depict_sa": (LEFT, "DEPICT-SA", "ViT-S", 512),
-    **{
-        f"ade20k/heads_{heads}x{dim}_vit_{size}": (RIGHT, f"{heads} x {dim}", f"ViT-{size.upper()}", 512)
-        for size, sizes in (
-            ("s", ((1, 300), (2, 150), (3, 100), (4, 75), (1, 384))),
-            ("b", ((3, 50), (3, 100), (3, 150), (3, 200), (3, 250))),
-        )
-        for heads, dim in sizes
-    },
-}
-
-
-def row_of(name):
-    return next(row for row in ROWS if (row.table, row.label, row.backbone, row.side) == ROW_OF[name])
 
 
 def write(path, text):
@@ -76,27 +30,41 @@ def message_of(name_or_path):
     return str(caught.value)
 
 
-def test_every_computed_row_has_a_configuration_and_every_configuration_of_the_paper_a_row():
-    published = {"ade20k", "cityscapes", "pascal_context"}
-    assert {name for name in preset_names() if name.split("/")[0] in published} == set(ROW_OF)
-    computed = [(row.table, row.label, row.backbone, row.side) for row in ROWS if row.decoder]
-    assert sorted(ROW_OF.values()) == sorted(computed)
+def test_every_configuration_is_a_row_of_the_paper_and_every_computed_row_has_one():
+    assert sorted(row.config for row in paper_rows() if row.config) == preset_names()
+    assert [row.label for row in paper_rows() if not row.config] == ["MaskFormer"]
 
 
-@pytest.mark.parametrize("name", ROW_OF)
-def test_a_configuration_builds_the_decoder_of_its_row(name):
-    config, row = load_config(name), row_of(name)
-    assert config.encoder.name == ENCODERS[row.backbone]
-    assert (config.decoder.name, config.image_size) == (row.decoder, row.side)
-    assert len(dataset_class(config.data.name).classes) == row.classes
-    assert decoder_options(row.decoder) | config.decoder.options() == decoder_options(row.decoder) | row.options
-    cost = {"dim": DIMS[row.backbone], "num_classes": row.classes, "grid": (row.side // 16, row.side // 16)}
-    assert decoder_costs(config.decoder.name, **cost, **config.decoder.options()) == decoder_costs(
-        row.decoder, **cost, **row.options
-    )
+def test_a_row_shows_the_model_of_its_configuration():
+    row = next(row for row in paper_rows() if row.config == "pascal_context/depict_sa_vit_l")
+    assert (row.backbone, row.dim, row.image_size, row.classes, row.grid) == ("ViT-L", 1024, 480, 60, (30, 30))
+    assert (row.decoder, row.parameters, row.flops, row.miou) == ("depict_sa", "1.6", "5.6", "57.9/58.6")
+    assert row.options == {"layers": 6, "heads": 4, "head_dim": 60, "dropout": 0.0}
 
 
-@pytest.mark.parametrize("name", ROW_OF)
+LABELS = {"Segmenter": "segmenter", "DEPICT-SA": "depict_sa", "DEPICT-CA": "depict_ca"}
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.config) for row in paper_rows() if row.config])
+def test_the_label_of_a_row_describes_its_configuration(row):
+    label = row.label.split(", ")[-1]
+    if row.table.startswith("Ablation, right"):
+        assert label == f"{row.options['heads']} x {row.options['head_dim']}"
+        assert row.options["layers"] == 3
+    elif label in LABELS:
+        assert row.decoder == LABELS[label]
+    elif " = " in label:
+        name, value = label.split(" = ")
+        assert row.options[name] == float(value)
+        assert row.options["heads"] * row.options["head_dim"] == 150
+    elif not label.startswith("MHSA + MLP"):
+        attention, _, feedforward = label.removesuffix(" only").lower().partition(" + ")
+        if label == "ISTA only":
+            attention, feedforward = "none", "ista"
+        assert (row.options["attention"], row.options["feedforward"]) == (attention, feedforward or "none")
+
+
+@pytest.mark.parametrize("name", preset_names())
 def test_a_configuration_trains_as_published(name):
     config = load_config(name)
     recipe = dataset_class(config.data.name).recipe
@@ -116,11 +84,11 @@ def test_a_configuration_trains_as_published(name):
 def test_the_encoders_weights_are_those_of_the_augreg_family_by_default():
     from timm.models import get_pretrained_cfg
 
-    assert {get_pretrained_cfg(encoder).tag for encoder in ENCODERS.values()} == {"augreg_in21k_ft_in1k"}
+    assert {get_pretrained_cfg(encoder).tag for encoder in BACKBONES} == {"augreg_in21k_ft_in1k"}
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_configuration_survives_the_way_through_yaml(name, tmp_path):
+def test_a_configuration_round_trips_through_yaml(name, tmp_path):
     config = load_config(name)
     write_yaml(tmp_path / "config.yaml", to_dict(config))
     assert load_config(str(tmp_path / "config.yaml")) == config
@@ -138,7 +106,7 @@ def test_configurations_are_read_without_torch():
 
 
 def test_every_yaml_is_part_of_the_package():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["depict"]
     installed = {path for pattern in patterns for path in FOLDER.parent.glob(pattern)}
     files = {path for path in FOLDER.rglob("*") if path.is_file()}
@@ -153,14 +121,14 @@ def test_info_lists_every_configuration(capsys):
     assert json.loads(capsys.readouterr().out)["configurations"] == preset_names()
 
 
-def test_a_file_changes_what_it_says_of_its_base_and_no_more(tmp_path):
+def test_a_file_overrides_only_the_settings_that_it_names(tmp_path):
     mine = write(tmp_path / "mine.yaml", "base: ade20k/depict_sa_vit_s\ndecoder: {layers: 5}\nseed: 3\n")
     expected = load_config("ade20k/depict_sa_vit_s")
     expected.decoder.layers, expected.seed = 5, 3
     assert load_config(mine) == expected
 
 
-def test_bases_follow_one_another_from_the_folder_of_each_file(tmp_path, monkeypatch):
+def test_the_path_of_a_base_is_relative_to_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "deep" / "first.yaml", "base: ../second.yaml\nseed: 1\n")
     write(tmp_path / "second.yaml", "base: deep/third.yaml\nseed: 2\nimage_size: 64\n")
@@ -168,7 +136,7 @@ def test_bases_follow_one_another_from_the_folder_of_each_file(tmp_path, monkeyp
     assert load_settings("deep/first.yaml") == {"image_size": 64, "decoder": {"heads": 7}, "seed": 1}
 
 
-def test_a_shipped_name_goes_before_a_file_of_that_name(tmp_path, monkeypatch):
+def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "ade20k" / "depict_sa_vit_s", "seed: 9\n")
     assert load_config("ade20k/depict_sa_vit_s").seed == 0
@@ -188,7 +156,7 @@ def test_merging_changes_neither_side():
     assert over == {"decoder": {"heads": 4}, "seed": 1}
 
 
-def test_a_run_is_repeated_from_its_own_config_file(tmp_path):
+def test_the_config_file_of_a_run_is_a_configuration(tmp_path):
     config = load_config("ade20k/depict_sa_vit_t")
     header = {"format": 1, "stamp": {"seed": 0}}
     write_yaml(tmp_path / "config.yaml", header | to_dict(config) | {"classes": {"sky": [0, 0, 0]}})
@@ -196,11 +164,11 @@ def test_a_run_is_repeated_from_its_own_config_file(tmp_path):
 
 
 @pytest.mark.parametrize("bases", [{"a": "a"}, {"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "b"}])
-def test_bases_in_a_circle_are_refused(bases, tmp_path):
+def test_a_circular_base_is_refused(bases, tmp_path):
     for name, base in bases.items():
         write(tmp_path / f"{name}.yaml", f"base: {base}.yaml\n")
     message = message_of(str(tmp_path / "a.yaml"))
-    assert "a configuration needs an end" in message
+    assert message.startswith("circular base configuration: '")
     assert f"{list(bases)[-1]}.yaml' has the base '{list(bases.values())[-1]}.yaml'" in message
 
 
@@ -220,12 +188,12 @@ def test_bases_in_a_circle_are_refused(bases, tmp_path):
         ("decoder: &d {decoder: *d}", "unknown setting in '{path}', decoder: 'decoder'"),
     ],
 )
-def test_mistakes_in_a_file_are_named_with_the_file(text, message, tmp_path):
+def test_errors_in_a_file_name_the_file(text, message, tmp_path):
     path = write(tmp_path / "mine.yaml", text)
     assert message_of(path).startswith(message.format(path=path))
 
 
-def test_a_mistake_in_a_base_is_named_with_the_base(tmp_path):
+def test_errors_in_a_base_name_the_base(tmp_path):
     write(tmp_path / "base.yaml", "decoder: {layer: 2}")
     mine = write(tmp_path / "mine.yaml", "base: base.yaml\ndecoder: {layers: 2}")
     assert message_of(mine).startswith(f"unknown setting in '{tmp_path / 'base.yaml'}', decoder: 'layer'")
@@ -245,6 +213,6 @@ def test_a_mistake_in_a_base_is_named_with_the_base(tmp_path):
         (".", "'.' is a folder, not a configuration"),
     ],
 )
-def test_an_unknown_configuration_is_named_with_the_nearest(name, message, tmp_path, monkeypatch):
+def test_an_unknown_configuration_is_refused_with_the_nearest_names(name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message_of(name).startswith(message)

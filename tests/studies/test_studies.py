@@ -9,7 +9,7 @@ import pytest
 
 import depict
 from depict import UserError
-from depict.config.paper import ROWS
+from depict.config.paper import paper_rows
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.data import create_dataset
 from depict.evaluation import evaluate, sliding_window_for
@@ -190,10 +190,10 @@ def test_a_subset_study_trains_on_parts_of_the_images(pictures, tmp_path):
 def test_the_ablation_has_every_line_of_both_tables_and_trains_a_shared_one_once(pictures, tmp_path):
     study = Study("ablation", (0,), (), (), ALL, settings(pictures))
     cells = plan.plan(study)
-    rows = [row for row in ROWS if row.table.startswith("Ablation")]
+    printed = [row for row in paper_rows() if row.table.startswith("Ablation")]
     lines = {(cell.label, cell.config.decoder.name) for cell in cells}
-    assert lines == {(row.label, row.decoder) for row in rows}
-    for row in rows:
+    assert lines == {(row.label, row.decoder) for row in printed}
+    for row in printed:
         cell = next(cell for cell in cells if cell.label == row.label and cell.config.decoder.name == row.decoder)
         assert cell.config.decoder.options() == row.options
         assert cell.config.encoder == study.settings.encoder

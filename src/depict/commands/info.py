@@ -1,8 +1,9 @@
-"""`depict info`: what decoders weigh and cost, beside the paper's figures."""
+"""`depict info`: parameters and multiply-adds of decoders, next to the paper's figures."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import textwrap
 from decimal import ROUND_HALF_UP, Decimal
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from depict.config.paper import DIMS, FOOTNOTES, MASKFORMER, ROWS, Row
+from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
 from depict.config.schema import DecoderConfig, EncoderConfig
 from depict.errors import UserError
@@ -28,10 +29,10 @@ def main(
     classes: int = 150,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
-    """Parameters and GFLOPs of every decoder in the paper's tables beside the printed figures, or of one model.
+    """Print parameters and GFLOPs of every decoder in the paper's tables next to the printed figures, or of one model.
 
     Args:
-        decoder: With any of these, or of the encoder's: tell of this one model instead of the paper's tables.
+        decoder: With any of these or of the encoder's flags, print one model instead of the paper's tables.
         encoder: The encoder of that model.
         image_size: Side of its square input in pixels.
         classes: Its number of classes.
@@ -40,30 +41,53 @@ def main(
     if (decoder, encoder, image_size, classes) != (DecoderConfig(name=""), EncoderConfig(), 512, 150):
         _one_model(dataclasses.replace(decoder, name=decoder.name or "depict_sa"), encoder, image_size, classes, json_)
         return
+    facts = [_facts(row) for row in paper_rows()]
+    if json_:
+        convention = " ".join(CONVENTION.split())
+        report = {"convention": convention, "rows": facts, "footnotes": FOOTNOTES, "configurations": preset_names()}
+        print(json.dumps(report, indent=2))
+    else:
+        _print_tables(facts)
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    """Costs of a row's decoder next to the printed figures."""
     from depict.costs import decoder_costs
 
-    rows: list[dict[str, Any]] = []
-    for row in ROWS:
-        if row.decoder:
-            grid = (row.side // 16, row.side // 16)
-            parameters, flops = decoder_costs(row.decoder, DIMS[row.backbone], row.classes, grid, **row.options)
-        else:
-            parameters, flops = MASKFORMER
-        rows.append(_facts(row, parameters, flops))
-    if json_:
-        told = {"convention": " ".join(CONVENTION.split()), "rows": rows, "footnotes": FOOTNOTES}
-        print(json.dumps(told | {"configurations": preset_names()}, indent=2))
-        return
-    table = None
-    for row, facts in zip(ROWS, rows, strict=True):
-        if row.table != table:
-            table = row.table
-            print(f"\n{table}")
-            print(
-                f"  {'decoder':<26}{'backbone':<9}{'input':>6}   "
-                f"{'params':>11}{'paper':>8}{'diff':>9}   {'GFLOPs':>8}{'paper':>7}{'diff':>8}"
-            )
-        print(_line(row, facts))
+    if row.decoder:
+        parameters, flops = decoder_costs(row.decoder, row.dim, row.classes, row.grid, **row.options)
+    else:
+        parameters, flops = MASKFORMER_COSTS
+    return {
+        "table": row.table,
+        "decoder": row.label,
+        "backbone": row.backbone,
+        "image_size": row.image_size,
+        "classes": row.classes,
+        "configuration": row.config or None,
+        "kind": row.decoder or None,
+        "options": row.options,
+        "computed": bool(row.decoder),
+        "parameters": parameters,
+        "parameters_printed_millions": row.parameters or None,
+        "parameters_round_to_printed": rounds_to(parameters, row.parameters, 6),
+        "multiply_adds": flops,
+        "multiply_adds_printed_billions": row.flops or None,
+        "multiply_adds_round_to_printed": rounds_to(flops, row.flops, 9),
+        "miou_printed": row.miou,
+        "note": row.note or None,
+    }
+
+
+def _print_tables(facts: list[dict[str, Any]]) -> None:
+    for table, rows in itertools.groupby(facts, key=lambda row: row["table"]):
+        print(f"\n{table}")
+        print(
+            f"  {'decoder':<26}{'backbone':<9}{'input':>6}   "
+            f"{'params':>11}{'paper':>8}{'diff':>9}   {'GFLOPs':>8}{'paper':>7}{'diff':>8}"
+        )
+        for row in rows:
+            print(_line(row))
     print(
         f"\n{CONVENTION}\n\nWhere the paper's own figures disagree (rows marked * do not round to the printed digit):"
     )
@@ -74,24 +98,19 @@ def main(
     print(textwrap.fill(names, 118, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _facts(row: Row, parameters: int, flops: int) -> dict[str, Any]:
-    return {
-        "table": row.table,
-        "decoder": row.label,
-        "backbone": row.backbone,
-        "image_size": row.side,
-        "classes": row.classes,
-        "kind": row.decoder or None,
-        "options": row.options,
-        "computed": bool(row.decoder),
-        "parameters": parameters,
-        "parameters_printed_millions": row.parameters or None,
-        "parameters_round_to_printed": rounds_to(parameters, row.parameters, 6),
-        "multiply_adds": flops,
-        "multiply_adds_printed_billions": row.flops or None,
-        "multiply_adds_round_to_printed": rounds_to(flops, row.flops, 9),
-        "note": row.note or None,
-    }
+def _line(row: dict[str, Any]) -> str:
+    """One line of a table, marked * where a cost does not round to the printed digit."""
+    mark = " *" if False in (row["parameters_round_to_printed"], row["multiply_adds_round_to_printed"]) else ""
+    parameters = _compare(row["parameters"] / 1e6, row["parameters_printed_millions"], " M", (9, 8, 9))
+    flops = _compare(row["multiply_adds"] / 1e9, row["multiply_adds_printed_billions"], "", (8, 7, 8))
+    line = f"  {row['decoder']:<26}{row['backbone']:<9}{row['image_size']:>6}   {parameters}   {flops}{mark}"
+    return line.rstrip()
+
+
+def _compare(ours: float, printed: str | None, unit: str, widths: tuple[int, int, int]) -> str:
+    """Our figure, the printed one and the difference, in columns of these widths."""
+    difference = f"{ours - float(printed):+.3f}" if printed else ""
+    return f"{ours:>{widths[0]}.3f}{unit}{printed or '':>{widths[1]}}{difference:>{widths[2]}}"
 
 
 def rounds_to(value: int, printed: str, power: int) -> bool | None:
@@ -103,22 +122,8 @@ def rounds_to(value: int, printed: str, power: int) -> bool | None:
     return (Decimal(value).scaleb(-power)).quantize(Decimal(1).scaleb(digit), ROUND_HALF_UP) == Decimal(printed)
 
 
-def _line(row: Row, facts: dict[str, Any]) -> str:
-    slip = facts["parameters_round_to_printed"] is False or facts["multiply_adds_round_to_printed"] is False
-    millions, billions = facts["parameters"] / 1e6, facts["multiply_adds"] / 1e9
-    line = (
-        f"  {row.label:<26}{row.backbone:<9}{row.side:>6}   "
-        f"{millions:>9.3f} M{row.parameters:>8}{_difference(millions, row.parameters):>9}   "
-        f"{billions:>8.3f}{row.flops:>7}{_difference(billions, row.flops):>8}{' *' if slip else ''}"
-    )
-    return line.rstrip()
-
-
-def _difference(ours: float, printed: str) -> str:
-    return f"{ours - float(printed):+.3f}" if printed else ""
-
-
 def _one_model(decoder: DecoderConfig, encoder: EncoderConfig, side: int, classes: int, as_json: bool) -> None:
+    """Print the costs of one model; both parts are built without memory on the meta device."""
     import torch
 
     from depict.costs import decoder_multiply_adds, encoder_multiply_adds, parameters

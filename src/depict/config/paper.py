@@ -1,124 +1,140 @@
-"""What the paper prints: the decoders of its tables, with their sizes and costs. Free of torch."""
+"""What the paper prints about the models of its tables. Free of torch.
+
+The settings of a row are in its configuration (`configs/`, one YAML file per row); only the printed figures are here.
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-DIMS = {"ViT-T": 192, "ViT-S": 384, "ViT-B": 768, "ViT-L": 1024}
+PATCH = 16
+BACKBONES = {
+    "vit_tiny_patch16_384": ("ViT-T", 192),
+    "vit_small_patch16_384": ("ViT-S", 384),
+    "vit_base_patch16_384": ("ViT-B", 768),
+    "vit_large_patch16_384": ("ViT-L", 1024),
+}
+"""timm's name of each encoder: the paper's name and the embedding dimension."""
 
-PARAMETERS_SLIP = "0.1 M is the size of one layer; the printed FLOPs are those of two"
-NOT_COMPUTED = "not computed here: pixel decoder 6.246 M + transformer predictor 10.128 M, heads with auxiliary masks"
+_PRINTED = {  # table: label, configuration, parameters (M), FLOPs (G), mIoU (single-scale or single/multi-scale)
+    "Table 1: ADE20K": [
+        ("Segmenter", "ade20k/segmenter_vit_t", "1", "2.2", "38.1/38.8"),
+        ("Segmenter", "ade20k/segmenter_vit_s", "4", "6.7", "45.3/46.9"),
+        ("Segmenter", "ade20k/segmenter_vit_b", "16", "22.3", "48.5/50.0"),
+        ("Segmenter", "ade20k/segmenter_vit_l", "28", "60.4", "51.8/53.6"),
+        ("MaskFormer", "", "15", "47.7", "54.1/55.6"),
+        ("DEPICT-CA", "ade20k/depict_ca_vit_t", "0.2", "1.4", "38.4/39.4"),
+        ("DEPICT-CA", "ade20k/depict_ca_vit_s", "0.6", "3", "45.8/47.0"),
+        ("DEPICT-CA", "ade20k/depict_ca_vit_b", "1", "4", "49.0/50.0"),
+        ("DEPICT-CA", "ade20k/depict_ca_vit_l", "2.5", "16.5", "52.8/53.3"),
+        ("DEPICT-SA", "ade20k/depict_sa_vit_t", "0.2", "2.9", "39.3/40.7"),
+        ("DEPICT-SA", "ade20k/depict_sa_vit_s", "0.4", "3.4", "46.7/47.7"),
+        ("DEPICT-SA", "ade20k/depict_sa_vit_b", "0.8", "4.2", "49.2/50.7"),
+        ("DEPICT-SA", "ade20k/depict_sa_vit_l_512", "2", "9.5", "52.5/54.0"),
+        ("DEPICT-SA", "ade20k/depict_sa_vit_l", "2", "17.8", "52.9/54.3"),
+    ],
+    "Table 2: Cityscapes and Pascal Context": [
+        ("Cityscapes, Segmenter", "cityscapes/segmenter_vit_l", "15.8", "45.2", "79.1/81.3"),
+        ("Cityscapes, DEPICT-SA", "cityscapes/depict_sa_vit_l", "0.1", "2.4", "78.8/81.0"),
+        ("Pascal Context, Segmenter", "pascal_context/segmenter_vit_l", "28.4", "30.0", "58.1/59.0"),
+        ("Pascal Context, DEPICT-SA", "pascal_context/depict_sa_vit_l", "1.6", "5.6", "57.9/58.6"),
+    ],
+    "Ablation, left: ADE20K": [
+        ("MSSA + ISTA", "ade20k/ablation_mssa_ista", "0.47", "", "45.6"),
+        ("heads = 1", "ade20k/ablation_heads_1", "0.47", "", "45.4"),
+        ("heads = 5", "ade20k/ablation_heads_5", "0.47", "", "45.6"),
+        ("layers = 1", "ade20k/ablation_layers_1", "0.27", "", "45.2"),
+        ("layers = 3", "ade20k/ablation_layers_3", "0.68", "", "45.8"),
+        ("dropout = 0.1", "ade20k/ablation_dropout", "0.47", "", "45.2"),
+        ("MSSA only", "ade20k/ablation_mssa", "0.18", "", "45.4"),
+        ("ISTA only", "ade20k/ablation_ista", "0.36", "", "44.9"),
+        ("MSSA + MLP", "ade20k/ablation_mssa_mlp", "2.5", "", "46.2"),
+        ("MHSA + ISTA", "ade20k/ablation_mhsa_ista", "1.5", "", "44.9"),
+        ("MHSA + MLP (Segmenter)", "ade20k/ablation_mhsa_mlp", "4.1", "", "45.3"),
+        ("DEPICT-SA", "ade20k/ablation_depict_sa", "0.41", "", "46.7"),
+    ],
+    "Ablation, right: heads x head dimension on ADE20K": [
+        ("1 x 300", "ade20k/heads_1x300_vit_s", "", "", "45.0"),
+        ("2 x 150", "ade20k/heads_2x150_vit_s", "", "", "45.7"),
+        ("3 x 100", "ade20k/heads_3x100_vit_s", "", "", "46.7"),
+        ("4 x 75", "ade20k/heads_4x75_vit_s", "", "", "46.3"),
+        ("1 x 384", "ade20k/heads_1x384_vit_s", "", "", "46.2"),
+        ("3 x 50", "ade20k/heads_3x50_vit_b", "", "", "48.8"),
+        ("3 x 100", "ade20k/heads_3x100_vit_b", "", "", "49.3"),
+        ("3 x 150", "ade20k/heads_3x150_vit_b", "", "", "49.4"),
+        ("3 x 200", "ade20k/heads_3x200_vit_b", "", "", "49.4"),
+        ("3 x 250", "ade20k/heads_3x250_vit_b", "", "", "49.5"),
+    ],
+}
+_NOTES = {
+    "cityscapes/depict_sa_vit_l": "0.1 M is the size of one layer; the printed FLOPs are those of two",
+    "": "not computed here: pixel decoder 6.246 M + transformer predictor 10.128 M, heads with auxiliary masks",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: a decoder on a backbone, and the figures printed for it ('' where none is)."""
+    """One row of a table: a model and the figures that the paper prints for it ('' where it prints none)."""
 
     table: str
     label: str
+    parameters: str
+    """Of the decoder, in millions."""
+    flops: str
+    """Of the decoder for one image, in billions of multiply-adds."""
+    miou: str
+    """Single-scale, or single-scale/multi-scale."""
+    note: str
     backbone: str
-    side: int
-    """Side of the square input in pixels; patches are 16 x 16."""
+    image_size: int
+    """Side of the square input in pixels."""
     classes: int
-    decoder: str
+    config: str = ""
+    """The configuration of the model; '' for MaskFormer, whose costs are not computed here."""
+    decoder: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    parameters: str = ""
-    """As printed, in millions."""
-    flops: str = ""
-    """As printed, in billions of multiply-adds."""
-    miou: str = ""
-    """As printed, single-scale or single-scale / multi-scale."""
-    note: str = ""
+    """Options of the decoder."""
+    dim: int = 0
+    """Embedding dimension of the backbone."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size // PATCH, self.image_size // PATCH
 
 
-def _sa(layers: int, heads: int, head_dim: int) -> dict[str, Any]:
-    return {"layers": layers, "heads": heads, "head_dim": head_dim}
+@functools.cache
+def paper_rows() -> tuple[Row, ...]:
+    """Every row of the paper's tables, in the paper's order."""
+    return tuple(_row(table, *printed) for table, lines in _PRINTED.items() for printed in lines)
 
 
-def _ca(layers: int, head_dim: int) -> dict[str, Any]:
-    return _sa(layers, 3, head_dim) | {"cross_layers": 3, "cross_heads": 3, "cross_head_dim": 50}
+def _row(table: str, label: str, config: str, parameters: str, flops: str, miou: str) -> Row:
+    from depict.config.presets import load_config
+    from depict.data import dataset_class
+
+    printed = (table, label, parameters, flops, miou, _NOTES.get(config, ""))
+    if not config:
+        return Row(*printed, backbone="Swin-L", image_size=640, classes=150)
+    settings = load_config(config)
+    backbone, dim = BACKBONES[settings.encoder.name]
+    assert isinstance(settings.image_size, int) and settings.data.name is not None
+    return Row(
+        *printed,
+        backbone=backbone,
+        image_size=settings.image_size,
+        classes=len(dataset_class(settings.data.name).classes),
+        config=config,
+        decoder=settings.decoder.name,
+        options=settings.decoder.options(),
+        dim=dim,
+    )
 
 
-_TABLE_1 = "Table 1: ADE20K"
-_TABLE_2 = "Table 2: Cityscapes and Pascal Context"
-_ABLATION_LEFT = "Ablation, left: ADE20K"
-_ABLATION_RIGHT = "Ablation, right: heads x head dimension on ADE20K"
-_SEGMENTER_1 = {"layers": 1}
-_SEGMENTER_2 = {"layers": 2}
-
-ROWS = [
-    Row(_TABLE_1, "Segmenter", "ViT-T", 512, 150, "segmenter", _SEGMENTER_2, "1", "2.2", "38.1/38.8"),
-    Row(_TABLE_1, "Segmenter", "ViT-S", 512, 150, "segmenter", _SEGMENTER_2, "4", "6.7", "45.3/46.9"),
-    Row(_TABLE_1, "Segmenter", "ViT-B", 512, 150, "segmenter", _SEGMENTER_2, "16", "22.3", "48.5/50.0"),
-    Row(_TABLE_1, "Segmenter", "ViT-L", 640, 150, "segmenter", _SEGMENTER_2, "28", "60.4", "51.8/53.6"),
-    Row(_TABLE_1, "MaskFormer", "Swin-L", 640, 150, "", {}, "15", "47.7", "54.1/55.6", NOT_COMPUTED),
-    Row(_TABLE_1, "DEPICT-CA", "ViT-T", 512, 150, "depict_ca", _ca(3, 50), "0.2", "1.4", "38.4/39.4"),
-    Row(_TABLE_1, "DEPICT-CA", "ViT-S", 512, 150, "depict_ca", _ca(3, 100), "0.6", "3", "45.8/47.0"),
-    Row(_TABLE_1, "DEPICT-CA", "ViT-B", 512, 150, "depict_ca", _ca(3, 100), "1", "4", "49.0/50.0"),
-    Row(_TABLE_1, "DEPICT-CA", "ViT-L", 640, 150, "depict_ca", _ca(6, 100), "2.5", "16.5", "52.8/53.3"),
-    Row(_TABLE_1, "DEPICT-SA", "ViT-T", 512, 150, "depict_sa", _sa(3, 3, 100), "0.2", "2.9", "39.3/40.7"),
-    Row(_TABLE_1, "DEPICT-SA", "ViT-S", 512, 150, "depict_sa", _sa(3, 3, 100), "0.4", "3.4", "46.7/47.7"),
-    Row(_TABLE_1, "DEPICT-SA", "ViT-B", 512, 150, "depict_sa", _sa(3, 3, 100), "0.8", "4.2", "49.2/50.7"),
-    Row(_TABLE_1, "DEPICT-SA", "ViT-L", 512, 150, "depict_sa", _sa(6, 3, 100), "2", "9.5", "52.5/54.0"),
-    Row(_TABLE_1, "DEPICT-SA", "ViT-L", 640, 150, "depict_sa", _sa(6, 3, 100), "2", "17.8", "52.9/54.3"),
-    Row(_TABLE_2, "Cityscapes, Segmenter", "ViT-L", 768, 19, "segmenter", _SEGMENTER_1, "15.8", "45.2", "79.1/81.3"),
-    Row(
-        _TABLE_2,
-        "Cityscapes, DEPICT-SA",
-        "ViT-L",
-        768,
-        19,
-        "depict_sa",
-        _sa(2, 4, 19),
-        "0.1",
-        "2.4",
-        "78.8/81.0",
-        PARAMETERS_SLIP,
-    ),
-    Row(
-        _TABLE_2, "Pascal Context, Segmenter", "ViT-L", 480, 60, "segmenter", _SEGMENTER_2, "28.4", "30.0", "58.1/59.0"
-    ),
-    Row(_TABLE_2, "Pascal Context, DEPICT-SA", "ViT-L", 480, 60, "depict_sa", _sa(6, 4, 60), "1.6", "5.6", "57.9/58.6"),
-]
-
-
-def _mixture(label: str, parameters: str, miou: str, **options: Any) -> Row:
-    return Row(_ABLATION_LEFT, label, "ViT-S", 512, 150, "ablation", options, parameters, miou=miou)
-
-
-ROWS += [
-    _mixture("MSSA + ISTA", "0.47", "45.6"),
-    _mixture("heads = 1", "0.47", "45.4", heads=1, head_dim=150),
-    _mixture("heads = 5", "0.47", "45.6", heads=5, head_dim=30),
-    _mixture("layers = 1", "0.27", "45.2", layers=1),
-    _mixture("layers = 3", "0.68", "45.8", layers=3),
-    _mixture("dropout = 0.1", "0.47", "45.2", dropout=0.1),
-    _mixture("MSSA only", "0.18", "45.4", feedforward="none"),
-    _mixture("ISTA only", "0.36", "44.9", attention="none"),
-    _mixture("MSSA + MLP", "2.5", "46.2", feedforward="mlp"),
-    _mixture("MHSA + ISTA", "1.5", "44.9", attention="mhsa"),
-    Row(_ABLATION_LEFT, "MHSA + MLP (Segmenter)", "ViT-S", 512, 150, "segmenter", _SEGMENTER_2, "4.1", miou="45.3"),
-    Row(_ABLATION_LEFT, "DEPICT-SA", "ViT-S", 512, 150, "depict_sa", _sa(3, 3, 100), "0.41", miou="46.7"),
-]
-
-_HEADS = [
-    ("ViT-S", [(1, 300, "45.0"), (2, 150, "45.7"), (3, 100, "46.7"), (4, 75, "46.3"), (1, 384, "46.2")]),
-    ("ViT-B", [(3, 50, "48.8"), (3, 100, "49.3"), (3, 150, "49.4"), (3, 200, "49.4"), (3, 250, "49.5")]),
-]
-ROWS += [
-    Row(_ABLATION_RIGHT, f"{heads} x {dim}", backbone, 512, 150, "depict_sa", _sa(3, heads, dim), miou=miou)
-    for backbone, sizes in _HEADS
-    for heads, dim, miou in sizes
-]
-
-SUBSET = {
-    "segmenter": {4000: "38.31", 8000: "41.87", 12000: "43.42", 16000: "44.61", 20000: "45.37"},
-    "depict_sa": {4000: "36.42", 8000: "41.75", 12000: "43.34", 16000: "45.12", 20000: "46.72"},
-    "depict_ca": {4000: "35.68", 8000: "41.11", 12000: "42.33", 16000: "44.61", 20000: "45.76"},
-}
-"""mIoU by number of training images: ADE20K, ViT-S, single-scale."""
-
+MASKFORMER_COSTS = (16_374_000, 44_200_000_000)
+"""Parameters and multiply-adds of MaskFormer's heads on Swin-L at 640, measured with its own implementation."""
 FOOTNOTES = [
     "The appendix gives the 3x50 exception of DEPICT-CA to ViT-S; its numbers are those of ViT-T.",
     "The appendix gives 4 layers to Pascal Context; its numbers are those of 6.",
@@ -126,11 +142,16 @@ FOOTNOTES = [
     "ViT-B with 3x100 is 49.2 in Table 1 and 49.3 in the ablation.",
     "MaskFormer is shown from measurements elsewhere (16.374 M, 44.2 G), not computed here.",
 ]
-MASKFORMER = (16_374_000, 44_200_000_000)
-"""Parameters and multiply-adds of MaskFormer's heads on Swin-L at 640, measured elsewhere."""
+"""Where the paper's figures contradict each other or are not computed here."""
+SUBSET = {
+    "segmenter": {4000: "38.31", 8000: "41.87", 12000: "43.42", 16000: "44.61", 20000: "45.37"},
+    "depict_sa": {4000: "36.42", 8000: "41.75", 12000: "43.34", 16000: "45.12", 20000: "46.72"},
+    "depict_ca": {4000: "35.68", 8000: "41.11", 12000: "42.33", 16000: "44.61", 20000: "45.76"},
+}
+"""mIoU by number of training images: ADE20K, ViT-S, single-scale."""
 PERTURBATION = {
     "ViT-S": {"P O_K": ("42.4", "14.6"), "P'_h O_M": ("46.7", "45.3"), "Ortho(P'_h)": ("42.6", "15.0")},
     "ViT-B": {"P O_K": ("47.3", "1.2"), "P'_h O_M": ("49.2", "48.5"), "Ortho(P'_h)": ("45.7", "1.2")},
     "ViT-L": {"P O_K": ("52.0", "0.6"), "P'_h O_M": ("52.9", "51.8"), "Ortho(P'_h)": ("51.8", "0.6")},
 }
-"""mIoU of perturbed DEPICT-SA and Segmenter on ADE20K, single-scale; Segmenter's by subtracting the printed gain."""
+"""Single-scale mIoU of DEPICT-SA and Segmenter on ADE20K, perturbed; Segmenter's follows from the printed gains."""

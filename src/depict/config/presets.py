@@ -1,12 +1,15 @@
-"""Configurations by name: the rows of the paper's tables, shipped as YAML, and a user's own files over them.
+"""Configurations by name: the rows of the paper's tables, shipped as YAML, and a user's own files on top of them.
 
-A YAML may name a `base`, another configuration whose settings it starts from; bases may have bases. Free of torch.
+A YAML file may name a `base`, another configuration whose settings it starts from; a base may have a base.
+Free of torch.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import functools
 import importlib.resources
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,14 @@ from depict.io.yaml import from_dict, read_yaml
 
 FOLDER = Path(str(importlib.resources.files("depict"))) / "configs"
 BASE = "base"
-"""The key that names a file's base, and the name of the file that a data set's configurations stand on."""
+"""The key that names a file's base, and the name of the file that all configurations of a data set start from."""
 RUN_KEYS = ("format", "stamp", "classes")
-"""What a run's config.yaml tells beside the settings."""
+"""What a run's config.yaml holds besides the settings."""
 
 
 def preset_names() -> list[str]:
-    """The names of the shipped configurations, such as `ade20k/depict_sa_vit_s`; bases are not listed."""
-    return sorted(name for name in map(_name, FOLDER.glob("*/*.yaml")) if not name.endswith(f"/{BASE}"))
+    """The names of the shipped configurations, such as `ade20k/depict_sa_vit_s`, without the bases."""
+    return sorted(name for name in _shipped_files() if not name.endswith(f"/{BASE}"))
 
 
 def load_config(name_or_path: str) -> Config:
@@ -33,7 +36,7 @@ def load_config(name_or_path: str) -> Config:
 
 
 def load_settings(name_or_path: str) -> dict[str, Any]:
-    """What that configuration sets, as plain values: its base's settings first, its own over them."""
+    """The settings of that configuration as plain values: those of its base, overridden by its own."""
     layers: list[dict[str, Any]] = []
     seen: list[Path] = []
     path: Path | None = _find(name_or_path)
@@ -44,20 +47,17 @@ def load_settings(name_or_path: str) -> dict[str, Any]:
         layers.append(values)
         path = None if base is None else _find_base(base, path)
         if path is not None and path.resolve() in seen:
-            raise UserError(f"'{seen[-1]}' has the base '{base}', which is based on it: a configuration needs an end.")
-    settings: dict[str, Any] = {}
-    for values in reversed(layers):
-        settings = merge(settings, values)
-    return settings
+            raise UserError(f"circular base configuration: '{seen[-1]}' has the base '{base}', which is based on it.")
+    return functools.reduce(merge, reversed(layers), {})
 
 
-def merge(settings: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`settings` with those of `over` in their place, section by section; neither is changed.
+def merge(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`settings` overridden by `changes`, section by section; neither argument is modified.
 
-    Another decoder than before starts from its own defaults: the options of the former would not fit it.
+    A different decoder starts from its own defaults, because the options of the former would not fit it.
     """
     merged = dict(settings)
-    for key, value in over.items():
+    for key, value in changes.items():
         before = settings.get(key)
         if not (isinstance(before, dict) and isinstance(value, dict)):
             merged[key] = value
@@ -69,8 +69,8 @@ def merge(settings: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(name: str) -> Path:
-    """The file of a shipped name or of a path; shipped names go first."""
-    if (shipped := _shipped(name)) is not None:
+    """The file of a shipped name or of a path. A shipped name wins over a file of the same name."""
+    if (shipped := _shipped_files().get(name)) is not None:
         return shipped
     path = Path(name)
     if path.is_file():
@@ -87,33 +87,38 @@ def _find(name: str) -> Path:
 
 
 def _find_base(base: Any, path: Path) -> Path:
-    """The file of the base that `path` names: a shipped name, or a path from the folder of `path`."""
+    """The file of the base that `path` names: a shipped name, or a path relative to the folder of `path`."""
     if not isinstance(base, str):
         raise UserError(f"'{path}', {BASE}: {base!r} is neither the name of a configuration nor a path.")
-    beside = path.parent / base
+    relative = path.parent / base
     try:
-        return _find(str(beside) if _shipped(base) is None and beside.is_file() else base)
+        return _find(str(relative) if base not in _shipped_files() and relative.is_file() else base)
     except UserError as error:
         raise UserError(f"'{path}', {BASE}: {error}") from error
 
 
-def _shipped(name: str) -> Path | None:
-    """The file of a shipped configuration or base; names are compared, never used as paths."""
-    return next((path for path in FOLDER.glob("*/*.yaml") if _name(path) == name), None)
-
-
-def _name(path: Path) -> str:
-    return path.relative_to(FOLDER).with_suffix("").as_posix()
+@functools.cache
+def _shipped_files() -> dict[str, Path]:
+    """The shipped files by name, bases included. A name is looked up here and never used as a path."""
+    return {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.glob("*/*.yaml")}
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The settings of one file, each of them known and of its type, so that an error names the file it stands in."""
+    """The settings of one file. Shipped files are parsed once, because they share their bases."""
+    return copy.deepcopy(_parse_once(path)) if FOLDER in path.parents else _parse(path)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """The settings of one file, checked here so that an error names the file that contains it."""
     values = read_yaml(path)
     if RUN_KEYS[0] in values:
         values = {key: value for key, value in values.items() if key not in RUN_KEYS}
-    known = [field.name for field in dataclasses.fields(Config)]
+    known = [*(field.name for field in dataclasses.fields(Config)), BASE]
     for key in values:
-        if key not in [*known, BASE]:
-            raise unknown(f"setting in '{path}':", key, [*known, BASE])
+        if key not in known:
+            raise unknown(f"setting in '{path}':", key, known)
     from_dict(Config, {key: value for key, value in values.items() if key != BASE}, f"'{path}'")
     return values
+
+
+_parse_once = functools.cache(_parse)

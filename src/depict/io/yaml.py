@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import types
 import typing
@@ -16,6 +17,7 @@ from depict.io.files import atomic_path
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str) -> T:
 
     An unknown key is refused with the nearest name, a value of the wrong type with the right type.
     """
-    hints = typing.get_type_hints(kind)
+    hints = _type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     built = {}
     for key, value in values.items():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import yaml
 
-from depict.config.paper import ROWS
+from depict.config.paper import paper_rows
 from depict.config.presets import merge
 from depict.config.resolve import resolve
 from depict.config.schema import Config, DecoderConfig
@@ -122,7 +122,9 @@ def plan(study: Study) -> list[Cell]:
     if study.name == "ablation":
         for group, label, decoder in _ablation_lines(study.settings.decoder):
             config = dataclasses.replace(study.settings, decoder=decoder)
-            options = "".join(f"_{key}{value}" for key, value in decoder.options().items())
+            defaults = decoder_options(decoder.name)
+            changed = {key: value for key, value in decoder.options().items() if value != defaults[key]}
+            options = "".join(f"_{key}{value}" for key, value in changed.items())
             cells += _over_seeds(study, group, label, decoder.name + options, study.images, config)
     for text in study.decoders:
         config = variant(study.settings, text)
@@ -142,7 +144,7 @@ def _ablation_lines(base: DecoderConfig) -> list[tuple[str, str, DecoderConfig]]
     Where training starts from is as in `base`.
     """
     lines = {}
-    for row in ROWS:
+    for row in paper_rows():
         if row.table.startswith("Ablation"):
             group = "mixtures" if "left" in row.table else "heads x head dimension"
             start = {name: getattr(base, name) for name in START if name in decoder_options(row.decoder)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from depict.config.paper import ROWS, SUBSET
+from depict.config.paper import SUBSET, paper_rows
 from depict.config.resolve import as_pair
 from depict.config.schema import Config, EncoderConfig
 from depict.costs import decoder_costs
@@ -139,7 +139,7 @@ def _printed(study: Study, cell: Cell) -> str:
     options = {name: value for name, value in decoder.options().items() if name not in START}
     found = {
         row.backbone: row.miou.split("/")[0]
-        for row in ROWS
+        for row in paper_rows()
         if row.table.startswith(tables[cell.group])
         and row.decoder == decoder.name
         and defaults | row.options == defaults | options
