@@ -7,7 +7,7 @@ from depict.config.resolve import resolve
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.data import create_dataset
 from depict.data.check import check_dataset, quick_check
-from depict.data.dataset import draw, hold_out
+from depict.data.dataset import hold_out, random_subset
 from depict.errors import UserError
 from depict.training.loop import train
 from depict.viz.samples import draw_samples
@@ -79,7 +79,7 @@ def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):
 def test_the_quick_check_of_a_subset_looks_at_its_own_samples_only(tmp_path):
     dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11], count=8), "train")
     earlier, later = hold_out(dataset, 0.5)
-    drawn = draw(later, 2, seed=0)
+    drawn = random_subset(later, 2, seed=0)
     inside, outside = drawn.name_of(1), (set(map(later.name_of, range(4))) - {drawn.name_of(0), drawn.name_of(1)}).pop()
     save(tmp_path / "trainannot" / f"{outside}.png", stripes([0], 5, 5))
     quick_check(earlier)

@@ -3,7 +3,7 @@
 import pytest
 
 from depict.data import DATASETS, dataset_class
-from depict.data.dataset import Recipe, draw, hold_out
+from depict.data.dataset import Recipe, hold_out, random_subset
 from depict.data.scenes.dataset import Scenes
 
 
@@ -13,13 +13,13 @@ def scenes():
 
 
 def test_fewer_samples_of_a_seed_are_part_of_more(scenes):
-    few, many = draw(scenes, 5, seed=3), draw(scenes, 9, seed=3)
+    few, many = random_subset(scenes, 5, seed=3), random_subset(scenes, 9, seed=3)
     assert few.indices == many.indices[:5]
-    assert draw(scenes, 5, seed=4).indices != few.indices
+    assert random_subset(scenes, 5, seed=4).indices != few.indices
 
 
 def test_a_part_reads_and_names_the_samples_of_the_whole(scenes):
-    part = draw(scenes, 4, seed=0)
+    part = random_subset(scenes, 4, seed=0)
     image, labels = part.read(2)
     expected_image, expected_labels = scenes.read(part.indices[2])
     assert image.equal(expected_image)

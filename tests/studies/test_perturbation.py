@@ -11,7 +11,7 @@ import time
 import pytest
 
 from depict.cli import main
-from depict.data.dataset import draw
+from depict.data.dataset import random_subset
 from depict.data.scenes.dataset import Scenes
 from depict.errors import UserError
 from depict.evaluation import evaluate, sliding_window_for
@@ -71,7 +71,7 @@ def test_a_study_leaves_tables_pictures_and_a_result_for_each_run(finished):
 
 def test_the_unperturbed_column_is_what_depict_evaluate_says(finished, runs):
     model = tiny_model()
-    scenes = draw(Scenes(None, "val"), 2, 0)
+    scenes = random_subset(Scenes(None, "val"), 2, 0)
     rows = json.loads((finished / "runs" / "depict_sa.json").read_text())["rows"]
     assert rows[0]["mean"] == evaluate(model, scenes, sliding_window_for(model, scenes)).miou
 
@@ -128,7 +128,7 @@ def test_a_killed_study_does_what_is_missing_when_it_is_called_again(runs, tmp_p
     assert "1 of 2 runs finished" in (out / "results.md").read_text()
     first = (out / "runs" / "linear.json").read_bytes()
     names = measured(monkeypatch)
-    monkeypatch.setattr(study, "open_images", lambda *_: draw(Scenes(None, "val"), 1, 0))  # the rest, but shorter
+    monkeypatch.setattr(study, "open_images", lambda *_: random_subset(Scenes(None, "val"), 1, 0))  # the rest, but shorter
     assert main(["study", "perturbation", "--out", str(out), "--device", "cpu"]) == 0
     assert names == ["depict_sa"]
     assert "2 of 2 runs finished" in (out / "results.md").read_text()

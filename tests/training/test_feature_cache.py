@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from depict import UserError
 from depict.config.schema import Config, DecoderConfig, EncoderConfig
 from depict.data import create_dataset
-from depict.data.dataset import draw
+from depict.data.dataset import random_subset
 from depict.data.loading import Schedule
 from depict.data.scenes.dataset import Scenes
 from depict.data.transforms import resize_image, resize_labels
@@ -156,8 +156,8 @@ def test_the_key_changes_with_all_that_matters_and_with_nothing_else(tmp_path):
         "split": cache_key(small(), FewScenes(None, "val")),
         "resolution": cache_key(small(), FewScenes(None, "train", 64)),
         "count": cache_key(small(), Scenes(None, "train", 32)),
-        "subset": cache_key(small(), draw(Scenes(None, "train", 32), 5, seed=0)),
-        "other subset": cache_key(small(), draw(Scenes(None, "train", 32), 5, seed=1)),
+        "subset": cache_key(small(), random_subset(Scenes(None, "train", 32), 5, seed=0)),
+        "other subset": cache_key(small(), random_subset(Scenes(None, "train", 32), 5, seed=1)),
         "data": cache_key(small(), photos),
     }
     os.utime(tmp_path / "masks/train/2.png", (0, 0))
@@ -175,7 +175,7 @@ def test_the_key_changes_with_all_that_matters_and_with_nothing_else(tmp_path):
 def test_a_part_of_a_data_set_is_taken_from_the_cache_of_the_whole(tmp_path):
     whole = FewScenes(None, "train")
     everything = opened(small(), whole, tmp_path)
-    part = draw(draw(whole, 3, seed=1), 2, seed=0)
+    part = random_subset(random_subset(whole, 3, seed=1), 2, seed=0)
     cache = opened(small(), part, tmp_path)
     assert cache.folder == everything.folder
     assert len(cache) == 2

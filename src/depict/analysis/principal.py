@@ -24,7 +24,8 @@ from torch import Tensor
 
 from depict.analysis.partitions import Contingency, Labels, Scores, compare
 from depict.analysis.base import Result, Analysis, Sample
-from depict.data.dataset import IGNORE, Color
+from depict.data.dataset import IGNORE
+from depict.data.palette import Color
 from depict.decoders.base import Trace
 from depict.viz.style import COLORS, MARKERS
 

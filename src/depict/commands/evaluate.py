@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from depict.config.schema import DataConfig
-    from depict.data.dataset import Color, Dataset
+    from depict.data.dataset import Dataset
+    from depict.data.palette import Color
 
 INVALID = (255, 64, 32)
 VOID = (96, 96, 96)

@@ -147,7 +147,7 @@ def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) ->
     from matplotlib.figure import Figure
 
     from depict.analysis.principal import on_pixels, paint
-    from depict.data.dataset import default_palette
+    from depict.data.palette import distinct_colors
 
     size = (picture.shape[0], picture.shape[1])
     width = 3.0
@@ -156,7 +156,7 @@ def draw(picture: np.ndarray, found: dict[str, dict[str, Any]], cells: Cells) ->
     axes = figure.subplots(2 * len(found), 4, height_ratios=[height, 0.25] * len(found), squeeze=False)
     for number, (name, one) in enumerate(found.items()):
         count = len(one["energy"])
-        colors = dict(enumerate(default_palette(max(count, *(len(s) for s in one["shares"].values())))))
+        colors = dict(enumerate(distinct_colors(max(count, *(len(s) for s in one["shares"].values())))))
         above, below = axes[2 * number], axes[2 * number + 1]
         label = name.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$")
         panels = {

@@ -1,4 +1,8 @@
-"""Data sets by name. Free of torch: a class is imported when it is asked for, torch when an image is read."""
+"""Data sets by name.
+
+To add one, write a module like `camvid.py` (`dataset.py` says what it needs) and enter it in `DATASETS`. Importing this
+package does not import torch: a data set's module is imported when it is opened, torch when an image is read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depict.errors import unknown
+from depict.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from depict.data.dataset import Dataset
@@ -20,11 +24,12 @@ DATASETS = {
     "pascal_context_59": "depict.data.pascal_context:PascalContext59",
     "camvid": "depict.data.camvid:CamVid",
 }
-SPLITS = ("train", "val")
+"""Name on the command line -> module:class."""
+SPLITS = ("train", "val", "trainval", "test")
 
 
 def dataset_class(name: str) -> type[Dataset]:
-    """The class of a data set, whose `recipe` (and mostly `classes`) can be asked without any files."""
+    """The class of a data set; its `recipe` (and mostly its `classes`) are known without any files."""
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     module, attribute = DATASETS[name].split(":")
@@ -32,8 +37,10 @@ def dataset_class(name: str) -> type[Dataset]:
 
 
 def create_dataset(name: str, root: str | Path | None = None, split: str = "train") -> Dataset:
-    """Open one split (`train` or `val`) of the data set `name` that lies at `root`."""
-    kind = dataset_class(name)
+    """Open one split (of `SPLITS`) of the data set `name` in the folder `root`."""
+    cls = dataset_class(name)
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    return kind(None if root is None else Path(root), split)
+    if split not in cls.splits:
+        raise UserError(f"{name} has no {split} split, only {', '.join(cls.splits)}.")
+    return cls(None if root is None else Path(root), split)

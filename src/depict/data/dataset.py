@@ -1,50 +1,57 @@
-"""What a data set is: images with a label per pixel, numbered; and how pairs of files become one.
+"""What a data set is: numbered images with a label per pixel.
 
-A new data set is one short file: a subclass of `FileDataset` that lists its images and masks, with class
-names, a palette and what its mask values mean (or of `Dataset`, when the samples are not files).
+To add one, subclass `FileDataset` of `pairs.py` (images and masks in files, as in `camvid.py`) or `Dataset`
+below (anything else, as in `scenes/dataset.py`), and enter it in `data/__init__.py`.
 """
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+
+from depict.data.palette import Color
 
 if TYPE_CHECKING:
     import torch
 
 IGNORE = 255
-Color = tuple[int, int, int]
+"""The label of pixels that are neither learned nor counted."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published way to train on a data set; a configuration may say otherwise."""
+    """The published way to train on a data set; every value can be overridden in the configuration."""
 
     short_edge: int
     """Short edge of the box that images are resized into."""
     max_aspect: float
     """Long edge of that box over its short edge."""
     crop: int
-    """Training crop, which is also the window in inference."""
+    """Side of the training crop, which is also the window in inference."""
     epochs: int
     batch: int
     lr: float
     stride: int | None = None
-    """Step between windows in the validations of a training; None where nothing is published: that of evaluation."""
+    """Step between windows when validating during training; None: the same as in `depict evaluate`."""
 
 
 class Dataset:
-    """Images and labels by index. `classes` and `palette` belong together; labels are indices into both."""
+    """Images and labels by index. Labels are indices into `classes` and `palette`."""
 
     name: str
     classes: tuple[str, ...]
     palette: tuple[Color, ...]
     recipe: Recipe
+    splits: ClassVar[tuple[str, ...]] = ("train", "val", "trainval")
+    """The splits it has; `trainval` is `train` and `val` together, `test` may be without labels."""
+    submission_values: ClassVar[tuple[int, ...] | None] = None
+    """The value of each class in label maps for the test server; None where there is no server."""
+    labeled = True
+    """Whether this split has ground truth."""
 
     def __init__(self, root: Path | None, split: str) -> None:
         self.root = root
@@ -54,15 +61,15 @@ class Dataset:
         raise NotImplementedError
 
     def name_of(self, index: int) -> str:
-        """A name for the sample, unique within the split and fit for a file name."""
+        """A name for the sample, unique within the split and usable as a file name."""
         raise NotImplementedError
 
     def identity(self) -> Iterator[object]:
-        """Plain values that differ when any sample does, without reading them all: a cache is known by these."""
+        """Plain values that differ whenever any sample does, cheap to find: a cache of features is keyed by them."""
         raise NotImplementedError
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sample unaugmented: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
+        """The sample without augmentation: image uint8 (3, H, W), labels uint8 (H, W) with 255 = ignored."""
         raise NotImplementedError
 
 
@@ -73,55 +80,35 @@ class Subset(Dataset):
         super().__init__(dataset.root, dataset.split)
         self.dataset = dataset
         self.indices = list(indices)
-        self.name, self.classes, self.palette, self.recipe = (
-            dataset.name,
-            dataset.classes,
-            dataset.palette,
-            dataset.recipe,
-        )
+        self.name, self.recipe, self.labeled = dataset.name, dataset.recipe, dataset.labeled
+        self.classes, self.palette = dataset.classes, dataset.palette
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def name_of(self, index: int) -> str:
-        """The name it has in the whole data set."""
+        """The sample's name in the full data set."""
         return self.dataset.name_of(self.indices[index])
 
     def identity(self) -> Iterator[object]:
-        """Which samples, and of what."""
+        """The indices and the identity of the full data set."""
         yield self.indices
         yield from self.dataset.identity()
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sample as the whole data set reads it."""
+        """The sample as the full data set reads it."""
         return self.dataset.read(self.indices[index])
 
 
-def draw(dataset: Dataset, count: int, seed: int) -> Subset:
-    """So many samples, drawn by a seed; fewer of the same seed are part of more."""
+def random_subset(dataset: Dataset, count: int, seed: int) -> Subset:
+    """`count` samples chosen by the seed; a smaller subset of the same seed is contained in a larger one."""
     return Subset(dataset, np.random.default_rng(seed).permutation(len(dataset))[:count].tolist())
 
 
-def hold_out(dataset: Dataset, part: float) -> tuple[Subset, Subset]:
-    """All samples but the last `part` of them, and those.
+def hold_out(dataset: Dataset, share: float) -> tuple[Subset, Subset]:
+    """Split off the last `share` of the samples: the samples before them, and those held out.
 
-    In order, so that frames of a film that resemble each other do not stand on both sides.
+    In order rather than at random, so that similar frames of one video do not end up on both sides.
     """
-    kept = len(dataset) - round(part * len(dataset))
+    kept = len(dataset) - round(share * len(dataset))
     return Subset(dataset, range(kept)), Subset(dataset, range(kept, len(dataset)))
-
-
-def voc_palette(count: int) -> tuple[Color, ...]:
-    """The colors of Pascal VOC: the bits of the class index dealt to red, green and blue, highest first."""
-
-    def channel(index: int, offset: int) -> int:
-        return sum((index >> (3 * bit + offset) & 1) << (7 - bit) for bit in range(8))
-
-    return tuple((channel(i, 0), channel(i, 1), channel(i, 2)) for i in range(count))
-
-
-def default_palette(count: int) -> tuple[Color, ...]:
-    """Colors for classes that have none: hues by the golden ratio, in four shades that alternate."""
-    shades = ((0.65, 0.95), (0.9, 0.7), (0.45, 0.8), (0.8, 0.5))
-    colors = (colorsys.hsv_to_rgb(0.58 + i * 0.618034, *shades[i % 4]) for i in range(count))
-    return tuple((round(255 * r), round(255 * g), round(255 * b)) for r, g, b in colors)

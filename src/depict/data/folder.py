@@ -20,8 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from depict.data import SPLITS
-from depict.data.dataset import IGNORE, Color, Recipe, default_palette
+from depict.data.dataset import IGNORE, Recipe
 from depict.data.pairs import INVALID, DataError, FileDataset, Named, color_error, named_files, read_mask
+from depict.data.palette import Color, palette_for
 from depict.errors import UserError
 from depict.io.yaml import from_dict, read_yaml
 
@@ -113,7 +114,7 @@ class Folder(FileDataset):
 
     def _declare(self, given: ClassesFile) -> None:
         self.classes = given.names
-        self.palette = given.colors or default_palette(len(given.names))
+        self.palette = given.colors or palette_for(given.names)
         self._color_masks = given.color_masks
         self._coded = {_code(color): label for label, color in enumerate(given.colors or ())}
         if isinstance(given.ignore, tuple):
@@ -131,7 +132,7 @@ class Folder(FileDataset):
         if not values:
             raise next((item for item in found if isinstance(item, DataError)), UserError("no masks"))
         self.classes = tuple(map(str, values))
-        self.palette = default_palette(len(values))
+        self.palette = palette_for(self.classes)
         self._color_masks, self._coded = False, {}
         self.label_of_value = _label_of_value(values)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from depict.data.dataset import IGNORE, Recipe, voc_palette
+from depict.data.dataset import IGNORE, Recipe
 from depict.data.pairs import FileDataset, Named, inner, named_files
+from depict.data.palette import voc_palette
 from depict.errors import UserError
 
 LISTS = "ImageSets/SegmentationContext"

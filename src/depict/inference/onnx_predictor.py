@@ -20,7 +20,7 @@ from depict.inference.numpy_backend import Settings
 from depict.inference.sliding import MULTISCALE, SlidingWindow
 
 if TYPE_CHECKING:
-    from depict.data.dataset import Color
+    from depict.data.palette import Color
 
 FORMAT = 1
 """Version of the metadata."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depict.config.schema import Config, DataConfig
 from depict.data import DATASETS, dataset_class
-from depict.data.dataset import Color
+from depict.data.palette import Color
 from depict.encoder import read_state
 from depict.errors import UserError, unknown
 from depict.interchange.architecture import check_variant, decoder_config, encoder_config, num_classes

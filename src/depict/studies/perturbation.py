@@ -34,7 +34,7 @@ from depict.analysis.perturbation import (
 )
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
-from depict.data.dataset import draw as draw_samples
+from depict.data.dataset import random_subset
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import atomic_path, write_json
@@ -148,7 +148,7 @@ def open_images(asked: Asked, folder: Path) -> Dataset:
             f"'{folder}' has {len(classes)} classes, '{asked.data}' has {len(dataset.classes)}: "
             "a study is on the data set that all of its runs were trained for."
         )
-    return dataset if asked.limit is None else draw_samples(dataset, asked.limit, 0)
+    return dataset if asked.limit is None else random_subset(dataset, asked.limit, 0)
 
 
 def measure(

@@ -13,7 +13,7 @@ import torch
 
 from depict.config.resolve import resolve
 from depict.config.schema import Config
-from depict.data.dataset import Dataset, draw
+from depict.data.dataset import Dataset, random_subset
 from depict.data.loading import Schedule
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, sliding_window_for
@@ -155,7 +155,7 @@ def _try(config: Config, validation: Dataset) -> tuple[float, float]:
         (summed / pixels).backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-    some = draw(validation, min(TRIED_IMAGES, len(validation)), 0)
+    some = random_subset(validation, min(TRIED_IMAGES, len(validation)), 0)
     sliding = sliding_window_for(model, validation)
     evaluate(model, some, sliding)
     start = time.perf_counter()
