@@ -55,7 +55,7 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
 
     import depict
     from depict.inference import torch_backend as inference
-    from depict.inference.sliding import MULTISCALE, SlidingWindow
+    from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
     from depict.inference.torch_backend import predict
 
     sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -97,7 +97,7 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
 
     def bands(image):
         sliding = SlidingWindow((window, window), (stride, stride), short_edge, max_aspect, MULTISCALE, flip=True)
-        return predict(network, image, sliding, **normalization)
+        return predict(network, image, sliding, NetworkSpec(**normalization))
 
     def loops(image):
         options = {

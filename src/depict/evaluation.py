@@ -1,7 +1,7 @@
-"""How good a model is on a data set: one confusion matrix over all pixels, and what is read off it.
+"""How good a model is on a data set: one confusion matrix over all pixels, and the metrics from it.
 
-Sums run over the whole set; pixels labeled 255 count nowhere; a class that is neither in the truth nor in the
-predictions is left out of means instead of counting as 0.
+Pixels are summed over the whole set. Those labeled 255 are ignored. A class that is neither in the ground truth nor in
+the predictions is left out of means instead of counting as 0.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
+from depict.inference.predictors import Predictor
 from depict.inference.sliding import SlidingWindow
-from depict.inference.torch_backend import predict
-from depict.model import SegmentationModel, eval_mode
+from depict.model import SegmentationModel
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Watcher = Callable[[int, Tensor, Tensor, Tensor], None]
-"""Called for each image with index, image (3, H, W), truth (H, W) and prediction (H, W)."""
+"""Called for each image with index, image (3, H, W), ground truth (H, W) and prediction (H, W)."""
 
 BOUNDARY = 0.02
-"""Width of the boundary over the image's diagonal, as published with boundary IoU."""
+"""Width of the boundary, divided by the image's diagonal, as published with boundary IoU."""
 
 
 def confusion_matrix(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
@@ -48,7 +48,7 @@ def boundary(labels: Tensor, distance: int) -> Tensor:
     """Pixels (H, W) of `labels` (H, W) with another label within `distance` rows and columns, or the image's edge.
 
     For each class this is its mask minus the mask eroded `distance` times by a 3 x 3 square (Cheng et al., Boundary
-    IoU, 2021), found for all classes at once: the square around a pixel holds one label if its extremes agree.
+    IoU, 2021). It is computed for all classes at once: a square has one label if its minimum is its maximum.
     """
     padded = torch.nn.functional.pad(labels.to(torch.int16), (distance,) * 4, value=-1)
     low, high = (_square(padded, 2 * distance + 1, extreme) for extreme in (torch.minimum, torch.maximum))
@@ -56,7 +56,7 @@ def boundary(labels: Tensor, distance: int) -> Tensor:
 
 
 def _square(values: Tensor, side: int, extreme: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The extreme of every side x side square, by doubling the length of a running extreme along each axis."""
+    """The extreme of every side x side square, from running extremes of doubling length along each axis."""
     for _ in range(2):
         length = 1
         while length < side:
@@ -68,10 +68,10 @@ def _square(values: Tensor, side: int, extreme: Callable[[Tensor, Tensor], Tenso
 
 
 def boundary_counts(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
-    """Per class, pixels on the boundary of the truth, of the prediction, and of both, (3, C).
+    """Per class, pixels on the boundary of the ground truth, of the prediction, and of both, (3, C).
 
-    The boundary is 2 % of the diagonal wide. Void is void in the prediction, too, so that its edge is not held
-    against either.
+    The boundary is 2 % of the diagonal wide. Ignored pixels are ignored in the prediction, too, so that their edge is
+    in both boundaries.
     """
     distance = max(1, round(BOUNDARY * math.hypot(*truth.shape)))
     valid = truth != IGNORE
@@ -84,13 +84,13 @@ def boundary_counts(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
 
 @dataclass
 class Result:
-    """What an evaluation found."""
+    """The outcome of an evaluation."""
 
     classes: tuple[str, ...]
     confusion: Counts
-    """(C, C), rows are the truth."""
+    """(C, C), rows are the ground truth."""
     boundary: Counts
-    """(3, C): boundary pixels of the truth, of the prediction, of both."""
+    """(3, C): boundary pixels of the ground truth, of the prediction, of both."""
     images: list[dict[str, Any]]
     """Name, mIoU, aAcc and valid pixels of each image, in the data set's order."""
 
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def accuracy(self) -> Floats:
-        """Share of a class's pixels that were found, NaN where the truth has none."""
+        """Share of the pixels of each class that are predicted as it, NaN where the ground truth has none."""
         return _divide(np.diag(self.confusion), self.confusion.sum(1))
 
     @property
@@ -112,7 +112,7 @@ class Result:
 
     @property
     def miou(self) -> float:
-        """Mean IoU over classes, in 0..1; NaN when no pixel was valid."""
+        """Mean IoU over classes, in 0..1; NaN without a labeled pixel."""
         return _mean(self.iou)
 
     @property
@@ -131,7 +131,7 @@ class Result:
         return _mean(self.boundary_iou)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; what is undefined is None."""
+        """Everything as plain values for JSON; undefined metrics are None."""
         shares = self.confusion.sum(1) / max(1, self.confusion.sum())
         columns = zip(self.classes, self.iou, self.accuracy, self.boundary_iou, shares, strict=True)
         return {
@@ -175,68 +175,61 @@ def sliding_window_for(
     model: SegmentationModel,
     dataset: Dataset,
     multiscale: bool = False,
-    side: int | None = None,
+    short_edge: int | None = None,
     stride: int | None = None,
 ) -> SlidingWindow:
-    """How a model is evaluated on a data set: windows of its crop, 32 pixels of overlap.
+    """How a model is evaluated on a data set: windows of its crop that overlap by 32 pixels, or by `stride`.
 
-    The resize side is that of the training if it was on this data set, else the data set's own; for a model whose crop
-    is larger, its crop. Which of the two gave the published 640 pixel rows is unknown; `side` sets the other.
+    Images are resized to `short_edge`. By default it is that of the training if the model was trained on this data
+    set, else the larger of the data set's short edge and the model's crop. (The paper does not say which of the two
+    its models with crops of 640 pixels were evaluated with.)
     """
     sliding = model.sliding_window(multiscale)
-    trained = model.config.data if model.config.data.name == dataset.name else None
-    own_side = (trained and trained.short_edge) or max(dataset.recipe.short_edge, min(sliding.window))
-    ratio = (trained and trained.max_aspect) or dataset.recipe.max_aspect
-    strides = sliding.stride if stride is None else (stride, stride)
-    return dataclasses.replace(sliding, short_edge=own_side if side is None else side, max_aspect=ratio, stride=strides)
+    recipe, trained = dataset.recipe, model.config.data
+    default, max_aspect = max(recipe.short_edge, min(sliding.window)), recipe.max_aspect
+    if trained.name == dataset.name:
+        default, max_aspect = trained.short_edge or default, trained.max_aspect or max_aspect
+    return dataclasses.replace(
+        sliding,
+        short_edge=default if short_edge is None else short_edge,
+        max_aspect=max_aspect,
+        stride=sliding.stride if stride is None else (stride, stride),
+    )
 
 
 def evaluate(
-    model: SegmentationModel,
+    predictor: Predictor,
     dataset: Dataset,
-    sliding: SlidingWindow,
     rank: int = 0,
     world: int = 1,
     progress: bool = False,
     watch: Watcher | None = None,
-    batch: int | None = None,
 ) -> Result:
-    """Predict every image of a data set and compare, at the image's own size.
+    """Predict every image of a data set and compare with its labels, at the image's own size.
 
-    Of several processes each takes every world-th image; with torch.distributed running, all of them get the whole
-    result. `watch` is called for each image of this process. `batch`: windows per call of the network.
+    With several processes, each takes every world-th image. If torch.distributed is running, all of them get the
+    result of the whole set. `watch` is called for each image of this process.
     """
     from tqdm import tqdm
 
-    if len(dataset.classes) != model.num_classes:
+    classes = len(predictor.classes)
+    if len(dataset.classes) != classes:
         raise UserError(
-            f"the model has {model.num_classes} classes, '{dataset.name}' has {len(dataset.classes)}: "
+            f"the model has {classes} classes, '{dataset.name}' has {len(dataset.classes)}: "
             "evaluate on the data set that it was trained for."
         )
-    classes = model.num_classes
     confusion, edges = np.zeros((classes, classes), np.int64), np.zeros((3, classes), np.int64)
     images: list[dict[str, Any]] = []
-    device = next(model.parameters()).device
-    with eval_mode(model):
-        indices = range(rank, len(dataset), world)
-        for index in tqdm(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
-            image, truth = dataset.read(index)
-            prediction = predict(
-                model.masks,
-                image,
-                sliding,
-                mean=model.mean,
-                std=model.std,
-                patch_size=model.patch_size,
-                batch=batch,
-                device=device,
-            )
-            one = confusion_matrix(truth, prediction, classes)
-            confusion += one
-            edges += boundary_counts(truth, prediction, classes)
-            images.append({"index": index, "name": dataset.name_of(index), **_scores(one)})
-            if watch:
-                watch(index, image, truth, prediction)
+    indices = range(rank, len(dataset), world)
+    for index in tqdm(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
+        image, truth = dataset.read(index)
+        prediction = torch.from_numpy(predictor.labels(image.permute(1, 2, 0).numpy()))
+        counts = confusion_matrix(truth, prediction, classes)
+        confusion += counts
+        edges += boundary_counts(truth, prediction, classes)
+        images.append({"index": index, "name": dataset.name_of(index), **_scores(counts)})
+        if watch:
+            watch(index, image, truth, prediction)
     if world > 1 and torch.distributed.is_initialized():
         parts: list[Any] = [None] * world
         torch.distributed.all_gather_object(parts, (confusion, edges, images))

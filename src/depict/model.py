@@ -1,10 +1,9 @@
-"""The whole model: image -> encoder -> Z0 -> decoder -> masks -> labels; made, saved, loaded."""
+"""The whole model: image -> encoder -> Z0 -> decoder -> masks -> labels."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,14 @@ from torch import Tensor, nn
 
 from depict.config.resolve import as_pair, with_defaults
 from depict.config.schema import Config, DecoderConfig, EncoderConfig
-from depict.data.dataset import Color, default_palette
+from depict.data.palette import Color, palette_for
 from depict.decoders import create_decoder, decoder_options
 from depict.decoders.base import Trace
 from depict.errors import UserError
-from depict.inference.sliding import MULTISCALE, SlidingWindow
-from depict.inference.torch_backend import predict
+from depict.inference.preprocess import NetworkInput, normalize
+from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow
+from depict.inference.torch_backend import Network, eval_mode
+from depict.inference.torch_predictor import TorchPredictor
 from depict.io.images import to_rgb
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 class SegmentationModel(nn.Module):
     """An encoder and a decoder with the names and colors of the classes.
 
-    `config` says how it was made; `side` and `ratio` of its data section say to what size images are brought first.
+    `config` is the configuration it was built from. Its `data.short_edge` and `data.max_aspect` are the size that
+    images are resized to before inference.
     """
 
     def __init__(self, config: Config, classes: Sequence[str], palette: Sequence[Color] | None = None):
@@ -39,7 +41,7 @@ class SegmentationModel(nn.Module):
 
         self.image_size = as_pair(config.image_size)
         self.classes = tuple(classes)
-        self.palette = default_palette(len(self.classes)) if palette is None else tuple(palette)
+        self.palette = palette_for(self.classes) if palette is None else tuple(palette)
         if not self.classes:
             raise UserError("a model needs at least one class; num_classes must be at least 1.")
         if len(set(self.classes)) != len(self.classes):
@@ -81,13 +83,11 @@ class SegmentationModel(nn.Module):
         return next(self.parameters()).device
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 RGB (..., 3, H, W) -> float with the encoder's own mean and deviation."""
-        mean = torch.tensor(self.mean, device=images.device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(3, 1, 1)
-        return (images.float() / 255 - mean) / std
+        """uint8 RGB (..., 3, H, W) -> float32, with the encoder's own mean and standard deviation."""
+        return normalize(images, self.mean, self.std)
 
     def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Z0 (B, N, D) and the grid of normalized images (B, 3, H, W), zero-padded right and below to the patch."""
+        """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
             raise UserError(f"images must have shape (batch, 3, height, width), not {tuple(images.shape)}.")
         below, right = (-side % patch for side, patch in zip(images.shape[-2:], self.patch_size, strict=True))
@@ -98,7 +98,7 @@ class SegmentationModel(nn.Module):
         return self.decoder(*self.tokens(images))
 
     def forward(self, images: Tensor, full_size: bool = True) -> Tensor:
-        """Logits (B, C, H, W) of normalized images (B, 3, H, W), or just `masks` if not `full_size`."""
+        """Logits (B, C, H, W) of normalized images (B, 3, H, W), or `masks` if not `full_size`."""
         masks = self.masks(images)
         if not full_size:
             return masks
@@ -106,8 +106,8 @@ class SegmentationModel(nn.Module):
         logits = F.interpolate(masks, size=size, mode="bilinear", align_corners=False)
         return logits[..., : images.shape[-2], : images.shape[-1]]
 
-    def sliding_window(self, multiscale: bool = False) -> SlidingWindow:
-        """How the model is applied to an image of any size: windows of its own size, overlapping by 32 pixels."""
+    def sliding_window(self, multiscale: bool = False, full_image: bool = False) -> SlidingWindow:
+        """How the model is applied to an image of any size: windows of its own size that overlap by 32 pixels."""
         return SlidingWindow(
             window=self.image_size,
             stride=tuple(max(side - 32, (side + 1) // 2) for side in self.image_size),  # type: ignore[arg-type]
@@ -115,30 +115,45 @@ class SegmentationModel(nn.Module):
             max_aspect=self.config.data.max_aspect or 4.0,
             scales=MULTISCALE if multiscale else (1.0,),
             flip=multiscale,
+            full_image=full_image,
         )
 
+    def predictor(
+        self,
+        sliding: SlidingWindow | None = None,
+        *,
+        network: Network | None = None,
+        compile: bool = False,
+        batch: int | None = None,
+    ) -> TorchPredictor:
+        """Labels or probabilities of images of any size; `sliding` is `sliding_window()` by default.
+
+        `network` replaces `masks`, `compile` runs it through torch.compile, `batch` is the number of windows per call.
+        """
+        return TorchPredictor(self, sliding or self.sliding_window(), network, compile, batch)
+
     def segment(self, image: Picture, multiscale: bool = False) -> Tensor:
-        """The class of every pixel of one picture of any size and kind, integers (H, W)."""
-        pixels = torch.tensor(to_rgb(image)).permute(2, 0, 1)
-        with eval_mode(self):
-            return predict(
-                self.masks,
-                pixels,
-                self.sliding_window(multiscale),
-                mean=self.mean,
-                std=self.std,
-                patch_size=self.patch_size,
-                device=self.device,
-            )
+        """The class of each pixel, uint8 or int16 (H, W), of an image of any size: PIL, array or tensor."""
+        return torch.from_numpy(self.predictor(self.sliding_window(multiscale)).labels(to_rgb(image)))
 
     @torch.no_grad()
     def unroll(self, image: Picture, attention: bool = False) -> Trace:
-        """Every step that the decoder takes for one picture, which is seen whole, at the size of the protocol."""
-        pixels = torch.tensor(to_rgb(image), device=self.device).permute(2, 0, 1)
-        size = self.sliding_window().layout(pixels.shape[1], pixels.shape[2], 1.0).size
-        resized = F.interpolate(pixels[None].float(), size=size, mode="bilinear", align_corners=False).round()
+        """Every step of the decoder for one whole image, which is resized as in `segment`."""
         with eval_mode(self):
-            return self.decoder.unroll(*self.tokens(self.normalize(resized)), attention=attention)
+            return self.decoder.unroll(*self.tokens(self.network_input(image)[None]), attention=attention)
+
+    def network_input(self, image: Picture, layout: Layout | None = None) -> Tensor:
+        """The whole image as the network sees it, normalized float32 (3, H, W) on the model's device.
+
+        `layout` gives its size, by default that of `segment`.
+        """
+        pixels = torch.tensor(to_rgb(image)).permute(2, 0, 1)
+        layout = layout or self.layout(pixels.shape[1], pixels.shape[2])
+        return NetworkInput(pixels, layout, self.mean, self.std, self.device).full()
+
+    def layout(self, height: int, width: int) -> Layout:
+        """The sizes of an image of height x width when the model gets it whole."""
+        return self.sliding_window(full_image=True).layout(height, width)
 
 
 def create_model(
@@ -152,9 +167,9 @@ def create_model(
     palette: Sequence[Color] | None = None,
     **options: Any,
 ) -> SegmentationModel:
-    """Build a model by the names of its parts.
+    """Build a model from the names of its decoder and encoder.
 
-    `pretrained` is about the encoder: True takes timm's hub, a path a local file. Give `num_classes` or the
+    `pretrained` loads weights of the encoder: True from timm's hub, a path from a local file. Give `num_classes`, or
     `classes` by name. `options` are the decoder's, such as layers, heads and head_dim.
     """
     known = decoder_options(decoder)
@@ -174,14 +189,3 @@ def create_model(
         image_size=image_size,
     )
     return SegmentationModel(config, classes, palette)
-
-
-@contextlib.contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; the mode it was in afterwards."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)

@@ -30,7 +30,6 @@ from depict.analysis.runner import make_sample
 from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
 from depict.evaluation import confusion_matrix, evaluate, sliding_window_for
-from depict.inference.torch_backend import predict
 from depict.operators import SubspaceAttention
 from support.tiny_model import tiny_model
 
@@ -210,7 +209,7 @@ def test_the_unperturbed_score_is_that_of_the_evaluation():
     sliding = sliding_window_for(model, scenes)
     for index in range(3):
         tally.add(*scenes.read(index), sliding)
-    expected = evaluate(model, scenes, sliding).miou
+    expected = evaluate(model.predictor(sliding), scenes).miou
     assert tally.scores()[Change(NONE)] == expected
     assert tally.scores()[Change(ROTATE, 0)] == pytest.approx(expected, abs=1e-3)
 
@@ -223,15 +222,8 @@ def test_a_run_is_answered_from_the_tokens_of_the_pass(name):
     own = np.zeros((8, 8), np.int64)
     for index in range(2):
         question.update(sample := make_sample(model, scenes, index))
-        labels = predict(
-            lambda _, sample=sample: sample.trace.masks,
-            scenes.read(index)[0],
-            question.sliding,
-            mean=model.mean,
-            std=model.std,
-            patch_size=model.patch_size,
-        )
-        own += confusion_matrix(sample.labels, labels, 8)
+        predictor = model.predictor(question.sliding, network=lambda _, sample=sample: sample.trace.masks)
+        own += confusion_matrix(sample.labels, torch.from_numpy(predictor.labels(sample.image)), 8)
     assert (question.tally.confusions[Change(NONE)] == own).all()  # the tokens are those that the decoder was given
     result = question.compute()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

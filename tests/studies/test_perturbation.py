@@ -73,7 +73,7 @@ def test_the_unperturbed_column_is_what_depict_evaluate_says(finished, runs):
     model = tiny_model()
     scenes = random_subset(Scenes(None, "val"), 2, 0)
     rows = json.loads((finished / "runs" / "depict_sa.json").read_text())["rows"]
-    assert rows[0]["mean"] == evaluate(model, scenes, sliding_window_for(model, scenes)).miou
+    assert rows[0]["mean"] == evaluate(model.predictor(sliding_window_for(model, scenes)), scenes).miou
 
 
 def test_runs_are_read_and_never_changed(finished, runs):

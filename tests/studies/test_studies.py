@@ -116,7 +116,7 @@ def test_what_is_told_of_a_cell_is_what_its_kept_model_does(pictures, tmp_path, 
     folder = tmp_path / "cells" / "depict_sa_seed0"
     scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
     model, validation = depict.load(folder), create_dataset("folder", pictures, "val")
-    again = evaluate(model, validation, sliding_window_for(model, validation)).to_dict()
+    again = evaluate(model.predictor(sliding_window_for(model, validation)), validation).to_dict()
     told = json.loads((folder / "evaluation.json").read_text())
     assert {key: told[key] for key in again} == again
     assert told["miou"] == pytest.approx(max(scores), abs=1e-6)

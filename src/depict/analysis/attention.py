@@ -6,6 +6,7 @@ whose attention is read off by a hook on its dropout, which sees it after the so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
-from torchvision.transforms.v2 import functional
 
 from depict.errors import UserError, unknown
+from depict.inference.sliding import Layout
+from depict.inference.torch_backend import eval_mode
 from depict.io.images import to_rgb
-from depict.model import SegmentationModel, eval_mode
+from depict.model import SegmentationModel
 from depict.viz.overlays import INK, PAPER
 
 if TYPE_CHECKING:
@@ -50,17 +52,18 @@ class _View:
     """The image as the network sees it, and which patch a pixel of the original lies in."""
 
     image: np.ndarray
-    size: tuple[int, int]
+    layout: Layout
     patch: tuple[int, int]
 
     @property
     def grid(self) -> tuple[int, int]:
-        return -(-self.size[0] // self.patch[0]), -(-self.size[1] // self.patch[1])
+        height, width = self.layout.size
+        return -(-height // self.patch[0]), -(-width // self.patch[1])
 
     @property
     def cells(self) -> tuple[float, float]:
         """Rows and columns of patches that the image covers; padding covers the rest of the grid."""
-        return self.size[0] / self.patch[0], self.size[1] / self.patch[1]
+        return self.layout.cells(self.patch)
 
     def patch_at(self, x: int, y: int, height: int, width: int) -> int:
         """Index of the patch over the pixel (x, y) of an image of height x width."""
@@ -107,18 +110,15 @@ def attention_maps(
 
 def _view(model: SegmentationModel, image: np.ndarray) -> _View:
     """The size of the protocol, or as much smaller as makes `MOST_PATCHES`."""
-    height, width = model.sliding_window().layout(image.shape[0], image.shape[1], 1.0).size
-    view = _View(image, (height, width), model.patch_size)
-    while view.grid[0] * view.grid[1] > MOST_PATCHES:
-        height, width = max(1, int(0.95 * height)), max(1, int(0.95 * width))
-        view = _View(image, (height, width), model.patch_size)
+    layout = model.sliding_window().layout(image.shape[0], image.shape[1])
+    while math.prod((view := _View(image, layout, model.patch_size)).grid) > MOST_PATCHES:
+        height, width = (max(1, int(0.95 * length)) for length in layout.size)
+        layout = layout._replace(resized=(height, width), size=(height, width))
     return view
 
 
 def _tokens(model: SegmentationModel, view: _View) -> tuple[Tensor, tuple[int, int]]:
-    pixels = torch.tensor(view.image, device=model.device).permute(2, 0, 1)
-    resized = functional.resize(pixels, list(view.size), functional.InterpolationMode.BILINEAR, antialias=False)
-    return model.tokens(model.normalize(resized[None]))
+    return model.tokens(model.network_input(view.image, view.layout)[None])
 
 
 def _decoder_rows(

@@ -23,7 +23,6 @@ from depict.decoders.base import Decoder, Grid
 from depict.decoders.blocks import MHSABlock
 from depict.evaluation import Counts, class_iou, confusion_matrix
 from depict.inference.sliding import SlidingWindow
-from depict.inference.torch_backend import predict
 from depict.operators import SubspaceAttention
 from depict.viz.style import COLORS, MARKERS
 
@@ -149,15 +148,7 @@ def predict_with(
             tokens.append(model.tokens(pixels))
         return decoder(*(tokens[-1] if fill else next(calls)))
 
-    return predict(
-        network,
-        image,
-        sliding,
-        mean=model.mean,
-        std=model.std,
-        patch_size=model.patch_size,
-        device=next(decoder.parameters()).device,
-    )
+    return torch.from_numpy(model.predictor(sliding, network=network).labels(image.permute(1, 2, 0).numpy()))
 
 
 class Tally:

@@ -66,9 +66,8 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(DECODERS)))
     train(config(decoder), out)
     model, validation = load(out), create_dataset("scenes", split="val")
-    single, multi = (
-        evaluate(model, validation, sliding_window_for(model, validation, m), progress=True) for m in (False, True)
-    )
+    slidings = [sliding_window_for(model, validation, multiscale) for multiscale in (False, True)]
+    single, multi = (evaluate(model.predictor(sliding), validation, progress=True) for sliding in slidings)
     speeds = [line["images_per_second"] for line in read_metrics(out) if "images_per_second" in line]
     tokens = (model.image_size[0] // model.patch_size[0]) * (model.image_size[1] // model.patch_size[1])
     flops = decoder_multiply_adds(model.decoder, tokens)

@@ -79,7 +79,7 @@ def main(
             if save:
                 save_pictures(save, dataset, model.palette, index, image, truth, prediction)
 
-        result = evaluate(model, dataset, sliding, rank, world, progress=True, watch=keep, batch=batch)
+        result = evaluate(model.predictor(sliding, batch=batch), dataset, rank, world, progress=True, watch=keep)
         if rank == 0:
             print(result)
             place = _place(name, root, trained)

@@ -89,20 +89,18 @@ def encode(
     """Z0 (N, D) of an encoder of timm, the grid, and how many rows and columns of patches the picture covers."""
     import torch
     import torch.nn.functional as F
-    from torchvision.transforms.v2 import functional
 
     from depict.encoder import Encoder
+    from depict.inference.preprocess import normalize, resize_image
     from depict.inference.sliding import resized_size
 
     size = resized_size(picture.shape[0], picture.shape[1], side, LARGEST_RATIO)
     weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
     vit = Encoder(name, size, weights).to(device).eval()
-    pixels = torch.tensor(picture, device=device).permute(2, 0, 1)[None]
-    pixels = functional.resize(pixels, list(size), functional.InterpolationMode.BILINEAR, antialias=True)
-    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (vit.mean, vit.std))
+    pixels = resize_image(torch.tensor(picture).permute(2, 0, 1)[None], size, antialias=True).to(device)
     below, right = (-length % patch for length, patch in zip(size, vit.patch_size, strict=True))
     with torch.inference_mode():
-        Z0, grid = vit(F.pad((pixels / 255 - mean) / std, (0, right, 0, below)))
+        Z0, grid = vit(F.pad(normalize(pixels, vit.mean, vit.std), (0, right, 0, below)))
     return {"Z0": Z0[0].cpu().numpy()}, grid, (size[0] / vit.patch_size[0], size[1] / vit.patch_size[1])
 
 
@@ -113,8 +111,7 @@ def unroll(picture: np.ndarray, run: str, device: str) -> tuple[dict[str, np.nda
 
     model = depict.load(run).to(device)
     trace = model.unroll(picture)
-    size = model.sliding_window().layout(picture.shape[0], picture.shape[1], 1.0).size
-    cells = (size[0] / model.patch_size[0], size[1] / model.patch_size[1])
+    cells = model.layout(picture.shape[0], picture.shape[1]).cells(model.patch_size)
     found = list(stages(trace).values())
     return {"Z0": found[0]} | ({"Z_L1": found[-1]} if len(found) > 1 else {}), trace.grid, cells
 

@@ -14,6 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
 from depict.data.dataset import IGNORE
+from depict.inference.preprocess import resize_image
 from depict.inference.sliding import resized_size
 
 FACTORS = (0.5, 2.0)
@@ -67,11 +68,6 @@ class Augmentation:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
         image = image.contiguous()
         return distort_colors(image, generator) if self.color_jitter else image, labels.contiguous()
-
-
-def resize_image(image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Bilinear on uint8 (3, H, W), without antialiasing."""
-    return T.resize(image, list(size), InterpolationMode.BILINEAR, antialias=False)
 
 
 def resize_labels(labels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""A model exported to ONNX, applied to pictures of any size. Needs numpy and onnxruntime; torch is never imported.
+"""A model exported to ONNX as a `Predictor` (predictors.py). Needs numpy and onnxruntime, not torch.
 
-The graph holds the network only: normalized windows in, masks on the patch grid out. All that lies around it (resizing,
-windows, scales, rendering) is `numpy_inference.py`; how, the file's own metadata say.
+The graph contains only the network: normalized windows in, masks on the patch grid out. Everything around it (resizing,
+windows, scales, rendering) is in `numpy_backend.py`, with the settings from the file's metadata.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depict.errors import UserError, one_line
-from depict.inference import numpy_backend as numpy_inference
-from depict.inference.numpy_backend import Settings
-from depict.inference.sliding import MULTISCALE, SlidingWindow
+from depict.inference.numpy_backend import predict, probabilities
+from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
 
 if TYPE_CHECKING:
     from depict.data.palette import Color
 
-FORMAT = 1
-"""Version of the metadata."""
+FORMAT = 2
+"""Version of the metadata; raised when their keys change."""
 _KEYS = ("depict", "classes", "palette", "mean", "std", "window", "stride", "short_edge", "max_aspect", "patch_size")
 
 
 class OnnxPredictor:
-    """`Predictor` (predictors.py) of an ONNX file that `depict export` wrote."""
+    """Applies an ONNX file that `depict export` wrote."""
 
     def __init__(self, path: Path, multiscale: bool = False, full_image: bool = False, device: str | None = None):
         self.path = path
@@ -48,47 +47,47 @@ class OnnxPredictor:
         )
         if full_image and isinstance(height, int):
             raise UserError(
-                f"'{path}' is made for windows of {height} x {width}, not for whole pictures: export it with --dynamic."
+                f"'{path}' takes windows of {height} x {width} only, not whole images: export it with --dynamic."
             )
         fixed = self.batch if isinstance(self.batch, int) else None
-        self.settings = Settings(facts["mean"], facts["std"], facts["patch_size"], fixed)
+        self.spec = NetworkSpec(facts["mean"], facts["std"], facts["patch_size"], fixed)
 
     def labels(self, image: np.ndarray) -> np.ndarray:
-        """The class of each pixel, uint8 or int16 (H, W), of a picture uint8 RGB (H, W, 3)."""
-        return numpy_inference.predict(self.network, image, self.sliding, self.settings)
+        """The class of each pixel, uint8 or int16 (H, W), of an image uint8 RGB (H, W, 3)."""
+        return predict(self.network, image, self.sliding, self.spec)
 
     def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """Bands (start, stop, float32 (C, stop - start, W)) from top to bottom."""
-        yield from numpy_inference.probabilities(self.network, image, self.sliding, self.settings)
+        yield from probabilities(self.network, image, self.sliding, self.spec)
 
     def network(self, images: np.ndarray) -> np.ndarray:
-        """Logits (B, C, h, w) of normalized images (B, 3, H, W); a batch that is fixed is filled up."""
+        """Logits (B, C, h, w) of normalized images (B, 3, H, W); a fixed batch size is filled up with zeros."""
         count = len(images)
         if isinstance(self.batch, int) and count < self.batch:
             images = np.concatenate([images, np.zeros((self.batch - count, *images.shape[1:]), images.dtype)])
         try:
             logits = self.session.run(None, {self.session.get_inputs()[0].name: images})[0]
-        except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise UserError(f"'{self.path}' fails on images of shape {images.shape}: {one_line(error)}") from error
         if logits.ndim != 4 or logits.shape[1] != len(self.classes):
-            raise UserError(f"'{self.path}' gives {logits.shape} where (batch, {len(self.classes)}, h, w) is due.")
+            raise UserError(f"'{self.path}' returns {logits.shape} instead of (batch, {len(self.classes)}, h, w).")
         return logits[:count]
 
 
 def open_session(path: Path, device: str | None = None) -> Any:
-    """onnxruntime's session on the CPU, or on `cuda` or `cuda:N` where onnxruntime can."""
+    """An onnxruntime session on the CPU, or on `cuda` or `cuda:N` if this onnxruntime supports it."""
     try:
         import onnxruntime
     except ImportError as error:
         raise UserError(f"'{path}' needs onnxruntime: pip install onnxruntime.") from error
     if not path.is_file():
-        raise UserError(f"there is no file '{path}'.")
+        raise UserError(f"the file '{path}' does not exist.")
     kind, _, number = (device or "cpu").partition(":")
     provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(kind)
     if provider not in onnxruntime.get_available_providers() or not (number.isdecimal() or not number):
-        raise UserError(f"the device '{device}' cannot be used by this onnxruntime; leave --device out for the CPU.")
+        raise UserError(f"the device '{device}' cannot be used by this onnxruntime; omit --device to use the CPU.")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised
+    options.log_severity_level = 4  # errors are raised
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal():
         options.intra_op_num_threads = int(threads)
@@ -100,7 +99,7 @@ def open_session(path: Path, device: str | None = None) -> Any:
 
 
 def write_metadata(model: Any) -> dict[str, str]:
-    """What a `SegmentationModel` tells its ONNX file: text by key, each value JSON."""
+    """The metadata of a `SegmentationModel` for its ONNX file: JSON text by key."""
     sliding = model.sliding_window()
     values = {
         "depict": FORMAT,
@@ -118,14 +117,15 @@ def write_metadata(model: Any) -> dict[str, str]:
 
 
 def read_metadata(session: Any, path: Path) -> dict[str, Any]:
-    """The metadata of a file, checked: it may come from anybody."""
+    """The metadata of a file, validated, since the file may be untrusted."""
     stored = session.get_modelmeta().custom_metadata_map
     if "depict" not in stored:
-        raise UserError(f"'{path}' was not written by `depict export`: it does not name its classes.")
+        raise UserError(f"'{path}' was not written by `depict export`: it has no class names.")
+    if stored["depict"] != str(FORMAT):
+        version = stored["depict"][:20]
+        raise UserError(f"'{path}' has format {version}, this version of depict reads {FORMAT}: export it again.")
     try:
         values = {key: json.loads(stored[key]) for key in _KEYS}
-        if values["depict"] != FORMAT:
-            raise UserError(f"'{path}' has format {values['depict']}, this depict reads {FORMAT}: export it again.")
         facts = {
             "classes": tuple(str(name) for name in values["classes"]),
             "palette": tuple(_numbers(color, 3, int, 0, 255) for color in values["palette"]),
@@ -140,8 +140,6 @@ def read_metadata(session: Any, path: Path) -> dict[str, Any]:
         if not 1 <= len(facts["classes"]) == len(facts["palette"]) <= 1 << 15:
             raise ValueError("classes and palette differ")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"the metadata of '{path}' are damaged ({one_line(error)}): export it again.") from error
     return facts
 

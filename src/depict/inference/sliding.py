@@ -1,4 +1,7 @@
-"""How a network is applied to an image of any size: scales, flips, windows. Free of torch."""
+"""How a network is applied to an image of any size: scales, flips and sliding windows, as geometry.
+
+Needs no torch: the torch and the numpy backend share it.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,38 @@ from depict.inference.resample import AxisMap, bilinear
 
 MULTISCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The published scales; each is applied flipped, too."""
-# Pixels that the network may see as a whole: its memory grows with them.
-WHOLE_PIXELS = 4096 * 4096
-LONGEST = 64
-"""Windows side by side that an image below the window may be enlarged to: none but strips has as many."""
+MAX_FULL_IMAGE_PIXELS = 4096 * 4096
+"""Larger images are not given to the network in one piece: its memory grows with them."""
+MAX_ENLARGED_WINDOWS = 64
+"""Windows that a small image is enlarged to at most. Only very long strips reach it."""
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """How a network expects its input, and how many windows it gets per call."""
+
+    mean: Sequence[float]
+    """Of red, green and blue in 0..1."""
+    std: Sequence[float]
+    patch_size: tuple[int, int] = (1, 1)
+    """The network pads its input on the right and bottom to a multiple of it; its logits cover the padded input."""
+    batch: int | None = None
+    """Windows per call. By default as many as have the pixels of 2 windows of 512 x 512 on a CPU, of 16 on a GPU."""
 
 
 class Layout(NamedTuple):
-    """The sizes, height and width each, of an image on its way through one pass."""
+    """The sizes (height, width) of an image at one scale, and its windows."""
 
     resized: tuple[int, int]
-    """After resizing into the box."""
+    """Size that the uint8 image is resized to."""
     size: tuple[int, int]
-    """After enlarging until the window fits."""
+    """Size of the network's input: `resized`, enlarged until the window fits."""
     window: tuple[int, int]
     stride: tuple[int, int]
+
+    def cells(self, patch: tuple[int, int]) -> tuple[float, float]:
+        """Rows and columns of patches that the image covers; the network pads the last ones."""
+        return self.size[0] / patch[0], self.size[1] / patch[1]
 
     def windows(self) -> Iterator[tuple[int, int, int, int]]:
         """Row, column, top and left of every window, row by row."""
@@ -38,7 +58,7 @@ class Layout(NamedTuple):
             yield row, column, top, left
 
     def maps(self, low: tuple[int, int], image: tuple[int, int], patch: tuple[int, int]) -> tuple[AxisMap, AxisMap]:
-        """For rows and for columns: from all windows' logits, a grid `low` each, to the pixels of the image."""
+        """The maps of rows and columns from the logits of all windows, `low` each, to the `image`'s pixels."""
         padded = padded_size(self.window, patch)
         rows, columns = (
             bilinear(self.size[axis], image[axis]).after(
@@ -48,8 +68,8 @@ class Layout(NamedTuple):
         )
         return rows, columns
 
-    def room(self, low: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of all windows' logits, laid side by side."""
+    def logits_size(self, low: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the logits of all windows side by side, `low` each."""
         tops, lefts = (anchors(*axis) for axis in zip(self.size, self.window, self.stride, strict=True))
         return low[0] * len(tops), low[1] * len(lefts)
 
@@ -58,9 +78,9 @@ class Layout(NamedTuple):
 class SlidingWindow:
     """How a network is applied to an image of any size.
 
-    For each scale the image is resized into the box (long edge max_aspect * short_edge) times the scale, and enlarged
-    until the window fits; logits are averaged where windows overlap and resized to the image's own size; probabilities
-    are averaged over scales and flips.
+    For each scale, the image is resized into a box of `short_edge` by `max_aspect * short_edge`, times the scale, and
+    enlarged until the window fits. Logits are averaged where windows overlap and resized to the size of the original
+    image. Probabilities are averaged over scales and flips.
     """
 
     window: tuple[int, int]
@@ -68,14 +88,14 @@ class SlidingWindow:
     stride: tuple[int, int]
     """Step from window to window, at most the window."""
     short_edge: int | None = None
-    """Short edge of the box; None keeps the image's own size (times the scale)."""
+    """Short edge of the box; None keeps the image's size (times the scale)."""
     max_aspect: float = 4.0
-    """Long edge of the box over its short edge."""
+    """Long edge of the box, divided by its short edge."""
     scales: Sequence[float] = (1.0,)
     flip: bool = False
     """Also apply every scale to the mirrored image."""
     full_image: bool = False
-    """Let the network see the image at once, at the same size, instead of in windows."""
+    """Give the network the whole image, at the same size, instead of windows."""
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0:
@@ -88,44 +108,45 @@ class SlidingWindow:
             anchors(window, window, stride)
 
     def size(self, height: int, width: int, scale: float) -> tuple[int, int]:
-        """Size to which an image is resized at this scale."""
+        """Size that an image is resized to at this scale."""
         if self.short_edge is None:
             return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
         return resized_size(height, width, self.short_edge, self.max_aspect, scale)
 
-    def layout(self, height: int, width: int, scale: float) -> Layout:
-        """All sizes of an image at this scale."""
+    def layout(self, height: int, width: int, scale: float = 1.0) -> Layout:
+        """All sizes of an image of height x width at this scale."""
         resized = self.size(height, width, scale)
         size = enlarged_size(*resized, self.window)
         if not self.full_image:
             return Layout(resized, size, self.window, self.stride)
-        if math.prod(size) > WHOLE_PIXELS:
+        if math.prod(size) > MAX_FULL_IMAGE_PIXELS:
             raise UserError(
-                f"an image of {height} x {width} pixels (height x width) is too large to be seen whole "
-                f"({size[0]} x {size[1]} pixels for the network, at most {WHOLE_PIXELS} fit): use windows."
+                f"an image of {height} x {width} pixels (height x width) is too large to be processed whole "
+                f"({size[0]} x {size[1]} pixels after resizing, the limit is {MAX_FULL_IMAGE_PIXELS}): "
+                "use windows or a smaller image."
             )
         return Layout(resized, size, size, size)
 
 
 def anchors(length: int, window: int, stride: int) -> list[int]:
-    """Where windows start along an axis: 0, stride, 2 * stride, ... < length - window, then length - window."""
+    """The start of each window along an axis: 0, stride, 2 * stride, ... < length - window, then length - window."""
     if not 0 < stride <= window:
-        raise UserError(f"stride {stride} must be between 1 and the window {window}, or pixels are left out.")
+        raise UserError(f"stride {stride} must be between 1 and the window {window}, or pixels would be skipped.")
     if length < window:
         raise UserError(f"a window of {window} does not fit into {length} pixels: enlarge the image first.")
     return [*range(0, length - window, stride), length - window]
 
 
 def overlapping(length: int, window: int, stride: int, low: int, padded: int) -> AxisMap:
-    """From all windows' low-resolution samples along an axis to its pixels, averaged where windows overlap.
+    """The map from the low-resolution samples of all windows along an axis to its pixels, averaged in overlaps.
 
-    Inputs: the windows' samples one window after the other (len(anchors) * low); each window's `low` samples cover
-    `padded` >= window pixels, of which the last padded - window are dropped. Outputs: `length` pixels.
+    Inputs: the samples of one window after the other (len(anchors) * low). The `low` samples of a window cover
+    `padded` >= window pixels; the last padded - window of them are dropped. Outputs: `length` pixels.
     """
     inner = bilinear(low, padded)[:window]
     starts = np.array(anchors(length, window, stride))
     pixels = np.arange(length)
-    # Anchors rise, so the windows over a pixel are consecutive: from the first that ends after it.
+    # Anchors are sorted, so the windows over a pixel are consecutive, starting with the first that ends after it.
     first = np.searchsorted(starts + window, pixels, side="right")
     count = np.searchsorted(starts, pixels, side="right") - first
     windows = first[:, None] + np.arange(count.max())
@@ -138,9 +159,9 @@ def overlapping(length: int, window: int, stride: int, low: int, padded: int) ->
 
 
 def resized_size(height: int, width: int, short_edge: int, max_aspect: float, factor: float = 1.0) -> tuple[int, int]:
-    """Size after resizing, ratio kept, into the box (long edge max_aspect * short_edge) times `factor`.
+    """Largest size of the same aspect ratio in a box of short_edge by max_aspect * short_edge, times `factor`.
 
-    Box edges are truncated to integers first; whatever the orientation. Never below one pixel.
+    As published: the edges of the box are truncated to integers first. The box turns with the image. At least 1 pixel.
     """
     long, short = int(max_aspect * short_edge * factor), int(short_edge * factor)
     scale = min(long / max(height, width), short / min(height, width))
@@ -148,19 +169,19 @@ def resized_size(height: int, width: int, short_edge: int, max_aspect: float, fa
 
 
 def enlarged_size(height: int, width: int, window: tuple[int, int]) -> tuple[int, int]:
-    """Size at which the window fits: the axis that lacks most becomes the window, the other follows truncated.
+    """Size at which the window fits: the axis that lacks most becomes the window, the other keeps the aspect ratio.
 
-    An image longer than `LONGEST` windows follows only so far that it becomes `LONGEST` windows or four times its own
-    pixels, whichever is more: a strip of 1 x 10000 pixels would make ten thousand windows.
+    The second axis is truncated to an integer. It is also limited to `MAX_ENLARGED_WINDOWS` windows or four times the
+    pixels of the image, whichever is more: a strip of 1 x 10000 pixels would need ten thousand windows.
     """
     if height >= window[0] and width >= window[1]:
         return height, width
-    most = max(LONGEST * window[0] * window[1], 4 * height * width)
+    most = max(MAX_ENLARGED_WINDOWS * window[0] * window[1], 4 * height * width)
     if height * window[1] <= width * window[0]:
         return window[0], max(window[1], min(int(width / height * window[0]), most // window[0]))
     return max(window[0], min(int(height / width * window[1]), most // window[1])), window[1]
 
 
 def padded_size(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-    """Size after padding right and bottom to a multiple of the patch."""
+    """Size after padding on the right and bottom to a multiple of the patch."""
     return -(-size[0] // patch[0]) * patch[0], -(-size[1] // patch[1]) * patch[1]

@@ -1,8 +1,7 @@
-"""The predictor of what a user names: a run folder, a run on the hub, or an exported .onnx file."""
+"""The predictor of a run folder, of a run on the hub, or of an exported .onnx file."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from depict.errors import UserError
@@ -18,24 +17,20 @@ def open_predictor(
     device: str | None = None,
     local: int = 0,
 ) -> Predictor:
-    """The predictor of a run folder or of a file that ends in .onnx.
+    """The predictor of a run, or of a file that ends in .onnx.
 
-    `full_image`: the network sees each picture at once instead of in windows. `compile`: run it through torch.compile.
-    `device`: by default the best there is; `local` is the number of this process on its machine, to which its own GPU
-    belongs.
+    `full_image` gives the network whole images instead of windows, `compile` runs it through
+    torch.compile. `device` is by default the best one; on a machine with several GPUs and processes,
+    `local` is the index of this process and of its GPU.
     """
     if Path(model).suffix.lower() == ".onnx":
         from depict.inference.onnx_predictor import OnnxPredictor
 
         if compile:
-            raise UserError(f"'{model}' is run by ONNX Runtime, which compiles by itself: leave out --compile.")
+            raise UserError(f"'{model}' runs in ONNX Runtime, which optimizes it itself: omit --compile.")
         return OnnxPredictor(Path(model), multiscale, full_image, device)
     from depict.devices import find_device
-    from depict.inference.predictors import TorchPredictor
     from depict.runs import load
 
-    device = find_device(device, local)
-    loaded = load(model).to(device)
-    return TorchPredictor(
-        loaded, dataclasses.replace(loaded.sliding_window(multiscale), full_image=full_image), compile
-    )
+    loaded = load(model).to(find_device(device, local))
+    return loaded.predictor(loaded.sliding_window(multiscale, full_image), compile=compile)

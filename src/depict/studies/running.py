@@ -72,7 +72,7 @@ def _evaluate(cell: Cell, out: Path, name: str, last: Result | None = None) -> N
     sliding = sliding_window_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
     scores = [line["miou"] for line in read_metrics(folder) if "miou" in line]
     if last is None or scores.index(max(scores)) < len(scores) - 1:
-        last = evaluate(model, validation, sliding, progress=True)
+        last = evaluate(model.predictor(sliding), validation, progress=True)
     about = {
         "data": validation.name,
         "split": validation.split,
@@ -156,8 +156,8 @@ def _try(config: Config, validation: Dataset) -> tuple[float, float]:
         optimizer.step()
         times.append(time.perf_counter() - start)
     some = random_subset(validation, min(TRIED_IMAGES, len(validation)), 0)
-    sliding = sliding_window_for(model, validation)
-    evaluate(model, some, sliding)
+    predictor = model.predictor(sliding_window_for(model, validation))
+    evaluate(predictor, some)
     start = time.perf_counter()
-    evaluate(model, some, sliding)
+    evaluate(predictor, some)
     return min(times[1:]), (time.perf_counter() - start) / len(some)

@@ -31,8 +31,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from depict.data.dataset import IGNORE, Dataset, Subset
-from depict.data.transforms import resize_image, resize_labels, sample_generator
+from depict.data.transforms import resize_labels, sample_generator
 from depict.errors import UserError
+from depict.inference.preprocess import resize_image
 from depict.inference.sliding import padded_size
 from depict.io.files import need_space, write_json
 

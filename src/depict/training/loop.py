@@ -1,258 +1,217 @@
-"""The training loop. Accelerate runs it on one device, on many, or on many machines; the loop stays ours.
+"""The training loop, on one device, on several, or on several machines through Accelerate.
 
-Everything random is a function of (seed, iteration), so a training that was killed goes on from its last state and ends
-with the same weights. The cross-entropy is normalized by the valid pixels of the whole step, so it does not depend on
-how a step is divided among processes or pieces; Dice and Lovász are taken piece by piece, and do.
+Everything random is a function of (seed, iteration). So a training that was killed resumes from its last saved state
+and ends with the same weights. The cross-entropy is normalized by the valid pixels of the whole step and does not
+depend on how a step is divided among processes or pieces; Dice and Lovász are computed piece by piece and do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import math
-import os
-import signal
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
+from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from tqdm import tqdm
 
-from depict.config.resolve import resolve
+from depict.config.resolve import ResolvedConfig, resolve
 from depict.config.schema import Config
 from depict.data.check import quick_check
 from depict.data.dataset import IGNORE, Dataset
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
-from depict.devices import best_device
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, sliding_window_for
-from depict.io.yaml import to_dict
 from depict.model import SegmentationModel
-from depict.runs import LAST, WEIGHTS, Metrics, State, check_same, lock_run, save_config, save_tensors
+from depict.runs import LAST, WEIGHTS, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
+from depict.training.checkpoint import Checkpoint, Progress
+from depict.training.class_weights import balanced_weights
+from depict.training.engine import global_sum, is_sharded, running_engine
 from depict.training.feature_cache import FeatureBatch, feature_batches, open_cache
-from depict.training.optim import MovingAverage, all_finite, create_optimizer, learning_rate, set_rate
+from depict.training.log import Log, say, settings_text
+from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
+from depict.training.stopping import InterruptedTraining, StopSignals
 
-LOG_EVERY = 10
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-class InterruptedTraining(KeyboardInterrupt):
-    """Training was asked to stop; its state is saved."""
+FEW_IMAGES = 20
+"""Validations on fewer images are too uncertain to compare models by."""
+EXTRA_LOSSES = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}
 
 
 def train(config: Config, out: Path) -> Result | None:
-    """Train into the run folder `out`, or go on there; gives the last validation (None when it was finished before)."""
-    config, training, validation = resolve(config)
-    accelerator = start_engine(config, out)
-    # Attention that is sure of itself has probabilities below 1e-38, on which a CPU is slow: its backward took 8 times
-    # as long. They count as 0 from here on, in this thread and those that it starts.
-    torch.set_flush_denormal(True)
-    try:
-        with lock_run(out) if accelerator.is_main_process else contextlib.nullcontext():
-            if accelerator.is_main_process:
-                check_same(out, config)
-                quick_check(training)
-                quick_check(validation)
+    """Train into the run folder `out`, or resume there.
+
+    Returns the validation of the kept model, which is the best one. None if the run was finished before, or if the
+    model is sharded: then nothing is validated.
+    """
+    experiment = resolve(config)
+    with running_engine(experiment.config.train, out) as accelerator:
+        main = accelerator.is_main_process
+        with lock_run(out) if main else contextlib.nullcontext():
+            if main:
+                check_same(out, experiment.config)
+                quick_check(experiment.training)
+                quick_check(experiment.validation)
             accelerator.wait_for_everyone()
-            return _Trainer(config, out, accelerator, training, validation).run()
-    finally:
-        torch.set_flush_denormal(False)
-        accelerator.end_training()
-        AcceleratorState._reset_state()  # or the next training in this process could not choose its precision
+            return Trainer(*experiment, out, accelerator).run()
 
 
-def start_engine(config: Config, out: Path) -> Accelerator:
-    """Accelerate on the device asked for; refuses to run alone where several processes were started."""
-    device = config.train.device
-    if device not in (None, "cpu", "cuda", "mps"):
-        raise UserError(f"--device must be cpu, cuda or mps, not '{device}'.")
-    best = best_device()
-    device = device or best
-    if device != "cpu" and device != best:
-        raise UserError(f"there is no '{device}' here; this machine has '{best}'.")
-    precision = config.train.precision
-    if precision == "auto":
-        precision = "bf16" if device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    if precision == "fp16" and device == "cpu":
-        raise UserError("fp16 needs a GPU: --precision fp32 or bf16 on a CPU.")
-    tracker = None if config.train.tracker == "none" else config.train.tracker
-    if tracker and importlib.util.find_spec(tracker) is None:
-        raise UserError(f"--tracker {tracker} needs the package '{tracker}': pip install {tracker}.")
-    accelerator = Accelerator(
-        cpu=device == "cpu",
-        mixed_precision="no" if precision == "fp32" else precision,
-        log_with=tracker,
-        project_dir=out,
-    )
-    started = int(os.environ.get("WORLD_SIZE", 1))
-    if accelerator.num_processes != started:
-        raise UserError(f"{started} processes were started but Accelerate formed {accelerator.num_processes}.")
-    return accelerator
-
-
-class _Trainer:
-    """One training, from the first step or from a saved one to the last."""
+class Trainer:
+    """One training, from its first step or from a saved one to the last."""
 
     def __init__(
-        self, config: Config, out: Path, accelerator: Accelerator, training: Dataset, validation: Dataset
+        self, config: ResolvedConfig, training: Dataset, validation: Dataset, out: Path, accelerator: Accelerator
     ) -> None:
-        self.config, self.out, self.accelerator = config, out, accelerator
-        self.settings = config.train
+        self.config, self.settings, self.out, self.accelerator = config, config.train, out, accelerator
         self.training, self.validation = training, validation
-        self.main = accelerator.is_main_process
+        self.main, device = accelerator.is_main_process, accelerator.device
         torch.manual_seed(config.seed)
-        self.model = SegmentationModel(config, training.classes, training.palette).to(accelerator.device)
-        self.config = self.model.config
+        self.model = SegmentationModel(config, training.classes, training.palette).to(device)
         if self.settings.checkpointing:
             self.model.encoder.vit.set_grad_checkpointing()
+        rank, world = accelerator.process_index, accelerator.num_processes
         self.schedule = Schedule(
-            len(training),
-            int(self.settings.batch or 1),
-            int(self.settings.epochs or 1),
-            config.seed,
-            accelerator.process_index,
-            accelerator.num_processes,
+            len(training), self.settings.batch, self.settings.epochs, config.seed, rank=rank, world=world
         )
-        self.total = len(self.schedule)
-        self.per_epoch = self.schedule.steps_per_epoch
-        self.weight = self._class_weights()
-        self.extra = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}[self.settings.loss]
+        self.total, self.per_epoch = len(self.schedule), self.schedule.steps_per_epoch
+        balanced = self.settings.class_weights == "balanced"
+        self.class_weights = balanced_weights(training, self.main).to(device) if balanced else None
+        self.extra_loss = EXTRA_LOSSES[self.settings.loss]
         # With cached features the encoder has done its work before the first step.
-        self.cache = (
-            open_cache(self.model, training, device=accelerator.device) if self.settings.cache_features else None
-        )
+        self.cache = open_cache(self.model, training, device=device) if self.settings.cache_features else None
         trained: nn.Module = self.model.decoder if self.cache else self.model
-        optimizer = create_optimizer(trained, self.settings, float(self.settings.lr or 0))
-        self.average = MovingAverage(self.model, self.settings.ema) if self.settings.ema else None
+        optimizer = create_optimizer(trained, self.settings, self.settings.lr)
+        self.average = ModelEmaV3(self.model, self.settings.ema) if self.settings.ema else None
         network = torch.compile(trained) if self.settings.compile else trained
         self.network, self.optimizer = accelerator.prepare(network, optimizer)
-        self.sharded = "FSDP" in str(accelerator.distributed_type)
-        if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not self.sharded:
-            raise UserError("FSDP was asked for, but Accelerate did not shard the model: it does so on GPUs only.")
-        if self.sharded and self.average:
-            raise UserError("a moving average (--ema) of a model that is sharded by FSDP is not supported.")
-        self.state = State(out)
-        self.iteration, self.saved, self.best, self.best_iteration, self.since_best = 0, 0, -1.0, 0, 0
-        self.stopping = 0
+        self.sharded = is_sharded(accelerator, averaged=self.average is not None)
+        self.checkpoint = Checkpoint(out, accelerator, self.network, optimizer, self.average)
+        self.progress = Progress()
 
     def run(self) -> Result | None:
-        """Train to the end."""
-        self._restore()
-        if self.iteration >= self.total:
-            self._say(f"'{self.out}' is finished: best mIoU {100 * self.best:.2f} % at step {self.best_iteration}.")
+        """Train to the end; returns the validation of the kept model."""
+        self.progress = self.checkpoint.restore()
+        best, at = 100 * self.progress.best_score, self.progress.best_iteration
+        if self.progress.iteration >= self.total:
+            say(self.accelerator, f"'{self.out}' is finished: best mIoU {best:.2f} % at step {at}.")
             return None
         if self.main:
             save_config(self.model, self.out)
-            self.metrics = Metrics(self.out, self.iteration)
-            self._say(yaml.safe_dump(to_dict(self.config), sort_keys=False, default_flow_style=None).rstrip())
-        if self.settings.tracker != "none":
-            self.accelerator.init_trackers("depict", config={"run": str(self.out)})
-        bar = tqdm(total=self.total, initial=self.iteration, unit="step", desc=self.out.name, disable=not self.main)
-        with self._stop_signals(), bar:
-            return self._loop(bar)
+        say(self.accelerator, settings_text(self.config))
+        if len(self.validation) < FEW_IMAGES:
+            say(
+                self.accelerator,
+                f"warning: validation rests on {len(self.validation)} images only, fewer than {FEW_IMAGES}: "
+                "small differences in its scores are chance.",
+            )
+        log = Log(
+            self.out, self.accelerator, self.settings.tracker, self.progress.iteration, self.total, self.per_epoch
+        )
+        with StopSignals() as self.stop_signals, log as self.log:
+            last = self._train()
+        self._say_what_is_kept(last)
+        return self.progress.best_result
 
-    def _loop(self, bar: tqdm) -> Result | None:
-        result, since, images = None, time.perf_counter(), 0
+    def _train(self) -> Result | None:
+        """All steps that are left; returns the last validation."""
+        progress, settings = self.progress, self.settings
+        result = None
         self.network.train()
         for batch in self._batches():
-            rate = learning_rate(self.iteration, self.total, float(self.settings.lr or 0), self.settings.warmup)
+            rate = learning_rate(progress.iteration, self.total, settings.lr, settings.warmup)
             loss = self._step(batch, rate)
-            self.iteration += 1
-            epoch_ends = self.iteration % self.per_epoch == 0
-            last = self.iteration == self.total
-            images += min(
-                self.schedule.batch, len(self.training) - (self.iteration - 1) % self.per_epoch * self.schedule.batch
-            )
-            if self.iteration % LOG_EVERY == 0 or last:
-                speed = images / (time.perf_counter() - since)
-                bar.set_postfix(loss=f"{loss:.3f}", lr=f"{rate:.1e}", images_s=f"{speed:.1f}")
-                self._log(loss=loss, lr=rate, images_per_second=round(speed, 2))
-                since, images = time.perf_counter(), 0
-            bar.update()
-            epoch = self.iteration // self.per_epoch
-            if last or (epoch_ends and epoch % int(self.settings.validate_every or 1) == 0):
-                result = self._validate(bar)
-                since, images = time.perf_counter(), 0
-                if self.settings.patience and self.since_best >= self.settings.patience:
-                    bar.write(f"no better mIoU in {self.since_best} validations: stopped.", file=sys.stderr)
-                    self.iteration = self.total
-                    last = True
-            stopped = self._agreed_to_stop()
+            self.log.step(progress.iteration + 1, loss, rate, self.schedule.batch_size(progress.iteration))
+            progress.iteration += 1
+            last = progress.iteration == self.total
+            if last or progress.iteration % (settings.validate_every * self.per_epoch) == 0:
+                result = self._validate()
+                if settings.patience and progress.since_best >= settings.patience:
+                    say(self.accelerator, f"stopped: no better mIoU in {progress.since_best} validations.")
+                    progress.iteration, last = self.total, True
+            stopped = self._stop_requested()
             if last:
-                self._write_last()
-            if last or stopped or self.iteration % (self.settings.save_every or self.per_epoch) == 0:
-                self._save()
-            if stopped and not last:
-                raise InterruptedTraining(
-                    f"stopped after step {self.iteration} of {self.total}; the same command goes on."
-                )
+                self._save_last_weights()
+            if last or stopped or progress.iteration % (settings.save_every or self.per_epoch) == 0:
+                self.checkpoint.save(progress)
             if last:
                 break
+            if stopped:
+                raise InterruptedTraining(
+                    f"stopped after step {progress.iteration} of {self.total}; the same command resumes."
+                )
         return result
 
+    def _batches(self) -> Iterator[Batch | FeatureBatch]:
+        """The batches of the steps that are left."""
+        schedule, data = dataclasses.replace(self.schedule, start=self.progress.iteration), self.config.data
+        if self.cache:
+            return feature_batches(self.cache, schedule, data.flip, self.settings.cache_crop)
+        augmentation = Augmentation(
+            data.short_edge,
+            data.max_aspect,
+            self.model.image_size,
+            self.model.mean,
+            self.model.std,
+            data.scale_range,
+            data.color_jitter,
+            data.flip,
+        )
+        pin_memory = self.accelerator.device.type == "cuda"
+        return training_batches(self.training, augmentation, schedule, data.workers, pin_memory)
+
     def _step(self, batch: Batch | FeatureBatch, rate: float) -> float:
-        """One optimization step on this process's share; gives the loss of the whole step."""
-        accelerator = self.accelerator
-        # Dropout and drop-path draw from a generator that depends on the step alone: there is nothing to restore.
-        source = np.random.SeedSequence((self.config.seed, accelerator.process_index, self.iteration))
+        """One optimization step on this process's share of a batch; returns the loss of the whole batch."""
+        # Dropout and drop-path draw from a generator that depends on the step alone, so there is none to restore.
+        source = np.random.SeedSequence((self.config.seed, self.accelerator.process_index, self.progress.iteration))
         torch.manual_seed(int(source.generate_state(1, np.uint64)[0]))
         set_rate(self.optimizer, rate)
-        inputs, labels = self._inputs(batch)
-        valid = labels[labels != IGNORE]
-        pixels = valid.numel() if self.weight is None else self.weight[valid.long()].sum()
-        count = max(self._global(float(pixels)), 1.0)
-        images = self._global(len(batch.indices)) if self.extra else 1.0
-        pieces = list(zip(*(t.chunk(self.settings.grad_accum) for t in (inputs, labels)), strict=True))
-        total = torch.zeros((), device=labels.device)
-        for piece, (part, targets) in enumerate(pieces):
-            last = piece == len(pieces) - 1
-            with contextlib.nullcontext() if last else accelerator.no_sync(self.network):
-                grid = batch.grid if isinstance(batch, FeatureBatch) else None
-                masks = self.network(part, grid) if grid else self.network(part, full_size=False)
-                summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.weight)
-                loss = summed / count
-                if self.extra:
-                    loss = loss + self.extra(masks, targets, self.model.patch_size) * (len(part) / images)
-                total += loss.detach()
-                # Processes average their gradients; times their number, that is the sum we want.
-                accelerator.backward(loss * accelerator.num_processes)
-        value = self._global(float(total))
-        if not math.isfinite(value):
-            self._give_up(batch, f"the loss became {value}")
+        loss = global_sum(self.accelerator, self._backward(batch))
+        if not math.isfinite(loss):
+            self._give_up(batch, f"the loss became {loss}")
         if self.settings.clip_grad is not None:
-            accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip_grad)
+            self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip_grad)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average:
-            self.average.update()
-        # A finite loss does not promise a finite update; found here, it is neither saved nor blamed on the next images.
-        if self._global(0.0 if all_finite(self._plain_optimizer(), self.average) else 1.0):
+            self.average.update(self.model)
+        # A finite loss may still give an infinite update. Found here, it is neither saved nor blamed on the next batch.
+        averaged = self.average.module.state_dict().values() if self.average else ()
+        if global_sum(self.accelerator, not all_finite(self.checkpoint.optimizer, averaged)):
             self._give_up(batch, "the weights became inf or nan")
-        return value
+        return loss
 
-    def _global(self, share: float) -> float:
-        """The sum of a number over all processes."""
-        return float(self.accelerator.reduce(torch.tensor(float(share), device=self.accelerator.device)))
+    def _backward(self, batch: Batch | FeatureBatch) -> float:
+        """Accumulate the gradient of the whole batch's loss over the pieces of this process's share.
+
+        Returns the part of the loss that the share contributes.
+        """
+        inputs, labels = self._inputs(batch)
+        grid = (batch.grid,) if isinstance(batch, FeatureBatch) else ()
+        full_size = {} if grid else {"full_size": False}
+        valid = labels[labels != IGNORE]
+        pixels = valid.numel() if self.class_weights is None else float(self.class_weights[valid.long()].sum())
+        all_pixels = max(global_sum(self.accelerator, pixels), 1.0)
+        all_images = global_sum(self.accelerator, len(batch.indices)) if self.extra_loss else 1.0
+        pieces = list(zip(*(t.chunk(self.settings.grad_accum) for t in (inputs, labels)), strict=True))
+        total = torch.zeros((), device=labels.device)
+        for number, (part, targets) in enumerate(pieces, 1):
+            last = number == len(pieces)
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(self.network):
+                masks = self.network(part, *grid, **full_size)
+                summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.class_weights)
+                loss = summed / all_pixels
+                if self.extra_loss:
+                    loss = loss + self.extra_loss(masks, targets, self.model.patch_size) * (len(part) / all_images)
+                total += loss.detach()
+                # Processes average their gradients; times their number, that is the sum that we need.
+                self.accelerator.backward(loss * self.accelerator.num_processes)
+        return float(total)
 
     def _inputs(self, batch: Batch | FeatureBatch) -> tuple[Tensor, Tensor]:
         """Images or features, and labels, on the device; an empty share becomes one image without labels."""
@@ -264,152 +223,65 @@ class _Trainer:
         device = self.accelerator.device
         return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
-    def _batches(self) -> Iterator[Batch | FeatureBatch]:
-        schedule, data = dataclasses.replace(self.schedule, start=self.iteration), self.config.data
-        if self.cache:
-            return feature_batches(self.cache, schedule, data.flip, self.settings.cache_crop)
-        augmentation = Augmentation(
-            int(data.short_edge or 0),
-            float(data.max_aspect or 1),
-            self.model.image_size,
-            self.model.mean,
-            self.model.std,
-            data.scale_range,
-            data.color_jitter,
-            data.flip,
-        )
-        pin = self.accelerator.device.type == "cuda"
-        return training_batches(self.training, augmentation, schedule, data.workers, pin)
-
-    def _validate(self, bar: tqdm) -> Result | None:
+    def _validate(self) -> Result | None:
+        """Evaluate on the validation images and keep the weights if they are the best so far."""
         if self.sharded:
             return None
+        model, progress = self._averaged_model(), self.progress
         published = self.validation.recipe.stride
-        stride = published and min(published, *self.model.image_size)
-        sliding = sliding_window_for(self.model, self.validation, stride=stride)
-        with self._weights():
-            result = evaluate(
-                self.model,
-                self.validation,
-                sliding,
-                self.accelerator.process_index,
-                self.accelerator.num_processes,
-            )
-            self.since_best += 1
-            score = 0.0 if math.isnan(result.miou) else result.miou  # no labeled pixel at all
-            if score > self.best:
-                self.best, self.best_iteration, self.since_best = score, self.iteration, 0
-                if self.main:
-                    save_tensors(self.model.state_dict(), self.out / WEIGHTS)
-        self.network.train()
-        mark = " (best so far)" if self.best_iteration == self.iteration else ""
-        if self.main:
-            bar.write(f"{self.out.name}, step {self.iteration}: mIoU {100 * result.miou:.2f} %{mark}", file=sys.stderr)
-        scores = {"miou": result.miou, "macc": result.macc, "aacc": result.aacc}
-        self._log(**{name: None if math.isnan(value) else value for name, value in scores.items()})
+        stride = published and min(published, *model.image_size)
+        predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride))
+        result = evaluate(
+            predictor, self.validation, self.accelerator.process_index, self.accelerator.num_processes
+        )
+        progress.since_best += 1
+        score = 0.0 if math.isnan(result.miou) else result.miou  # nan if no pixel has a label
+        best = score > progress.best_score
+        if best:
+            progress.best_score, progress.best_iteration, progress.best_result = score, progress.iteration, result
+            progress.since_best = 0
+            if self.main:
+                save_tensors(model.state_dict(), self.out / WEIGHTS)
+        self.log.validation(progress.iteration, result, best)
         return result
 
-    def _weights(self) -> contextlib.AbstractContextManager[None]:
-        """The weights that are evaluated and kept: the moving average where there is one."""
-        return self.average or contextlib.nullcontext()
+    def _averaged_model(self) -> SegmentationModel:
+        """The model that is evaluated and kept: the moving average if there is one."""
+        return self.average.module if self.average else self.model
 
-    def _log(self, **values: Any) -> None:
-        if self.main:
-            processes = self.accelerator.num_processes
-            self.metrics.write(
-                iteration=self.iteration, epoch=self.iteration / self.per_epoch, processes=processes, **values
-            )
-        if self.settings.tracker != "none":
-            self.accelerator.log(values, step=self.iteration)
-
-    def _write_last(self) -> None:
-        """Write the weights after the last step; of a sharded model, which is not validated, the only ones."""
+    def _save_last_weights(self) -> None:
+        """Write the weights after the last step; they are also the kept ones of a sharded, never validated model."""
         if self.sharded:
-            tensors: Any = get_model_state_dict(self.network, options=FULL)
+            tensors = self.checkpoint.full_weights()
             if self.main:
                 save_tensors(tensors, self.out / LAST)
                 save_tensors(tensors, self.out / WEIGHTS)
         elif self.main:
-            with self._weights():
-                save_tensors(self.model.state_dict(), self.out / LAST)
+            save_tensors(self._averaged_model().state_dict(), self.out / LAST)
 
-    def _save(self) -> None:
-        values = {
-            "iteration": self.iteration,
-            "best": self.best,
-            "best_iteration": self.best_iteration,
-            "since_best": self.since_best,
-            "network": get_model_state_dict(self.network, options=FULL),
-            "optimizer": get_optimizer_state_dict(self.network, self._plain_optimizer(), options=FULL),
-            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
-            "average": self.average.values if self.average else None,
-        }
-        if self.main:
-            self.state.save(values)
-        self.saved = self.iteration
-        self.accelerator.wait_for_everyone()
+    def _say_what_is_kept(self, last: Result | None) -> None:
+        """Say which step the kept weights are of, since it need not be the last."""
+        best = self.progress.best_result
+        if best is None or last is None:
+            text = f"{WEIGHTS} holds the weights of the last step, which are not validated."
+        elif best is last:
+            text = f"{WEIGHTS} holds the weights of the last step, which has the best validation:"
+        else:
+            text = (
+                f"{WEIGHTS} holds the weights of step {self.progress.best_iteration}, which has the best validation "
+                f"(below); {LAST} those of the last step (mIoU {100 * last.miou:.2f} %)."
+            )
+        say(self.accelerator, text)
 
-    def _restore(self) -> None:
-        values = self.state.load()
-        found = gather_object([values["iteration"] if values else 0])
-        if len(set(found)) > 1:
-            raise UserError(f"'{self.out}' is not the same folder for all processes: it must lie on a shared disk.")
-        if values is None:
-            return
-        set_model_state_dict(self.network, values["network"], options=FULL)
-        set_optimizer_state_dict(self.network, self._plain_optimizer(), values["optimizer"], options=FULL)
-        if values["scaler"] and self.accelerator.scaler:
-            self.accelerator.scaler.load_state_dict(values["scaler"])
-        if self.average:
-            self.average.values = {name: value.to(self.accelerator.device) for name, value in values["average"].items()}
-        self.iteration = self.saved = values["iteration"]
-        self.best = values["best"]
-        self.best_iteration, self.since_best = values["best_iteration"], values["since_best"]
+    def _stop_requested(self) -> bool:
+        """Whether any process received a signal to stop."""
+        return bool(global_sum(self.accelerator, self.stop_signals.requested))
 
-    def _plain_optimizer(self) -> torch.optim.Optimizer:
-        return getattr(self.optimizer, "optimizer", self.optimizer)
-
-    def _give_up(self, batch: Batch | FeatureBatch, what: str) -> None:
+    def _give_up(self, batch: Batch | FeatureBatch, reason: str) -> None:
         names = gather_object([self.training.name_of(int(index)) for index in batch.indices])
-        kept = f"keeps the state after step {self.saved}" if self.saved else "had no state saved yet"
+        saved = self.progress.saved
+        kept = f"keeps the state after step {saved}" if saved else "has no saved state yet"
         raise UserError(
-            f"{what} at step {self.iteration + 1}, with the images {', '.join(names)}; '{self.out}' {kept}. "
+            f"{reason} at step {self.progress.iteration + 1}, with the images {', '.join(names)}; '{self.out}' {kept}. "
             "Another --out with a lower --lr, --clip-grad 1 or a --warmup may help."
         )
-
-    @contextlib.contextmanager
-    def _stop_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the training after the step at work, with its state saved; twice at once."""
-
-        def stop(number: int, _: object) -> None:
-            if self.stopping and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.stopping = number
-
-        listening = threading.current_thread() is threading.main_thread()  # signals are told to no other
-        numbers = (signal.SIGINT, signal.SIGTERM) if listening else ()
-        before = {number: signal.signal(number, stop) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _agreed_to_stop(self) -> bool:
-        """Whether any process was asked to stop."""
-        return bool(self._global(1.0 if self.stopping else 0.0))
-
-    def _class_weights(self) -> Tensor | None:
-        if self.settings.class_weights == "none":
-            return None
-        counts = torch.zeros(len(self.training.classes), dtype=torch.float64)
-        for index in tqdm(range(len(self.training)), desc="counting classes", unit="image", disable=not self.main):
-            labels = self.training.read(index)[1]
-            counts += torch.bincount(labels[labels != IGNORE].long(), minlength=len(counts))
-        found = counts > 0
-        weight = torch.where(found, counts[found].median() / counts.clamp(min=1), torch.ones(())).float()
-        return weight.to(self.accelerator.device)
-
-    def _say(self, text: str) -> None:
-        if self.main:
-            print(text, file=sys.stderr)
