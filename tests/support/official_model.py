@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from support.plain_decoders import decode, layer_norm, transformer_block
+
 SIDE, PATCH, DIM, DEPTH, CLASSES = 64, 16, 64, 2, 7
 
 
@@ -71,7 +73,7 @@ def block(name: str, dim: int):
 
 
 def write_checkpoint(folder: Path, state: dict[str, Tensor], variant: str | None) -> Path:
-    """checkpoint.pth as training leaves it, and variant.yml beside it."""
+    """checkpoint.pth as training leaves it, and variant.yml next to it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "checkpoint.pth"
     optimizer = {"state": {}, "param_groups": [{"lr": 1e-3, "params": [0, 1]}]}
@@ -118,7 +120,8 @@ class Official:
         height, width = images.shape[2:]
         images = F.pad(images.double(), (0, -width % PATCH, 0, -height % PATCH))
         grid = images.shape[2] // PATCH, images.shape[3] // PATCH
-        masks = self.decode(self.encode(images, grid))
+        decoder = {name.removeprefix("decoder."): t for name, t in self.state.items() if name.startswith("decoder.")}
+        masks = decode(decoder, self.encode(images, grid), self.heads, self.cross_heads).masks
         masks = masks.transpose(1, 2).reshape(len(images), -1, *grid)
         return F.interpolate(masks, size=images.shape[2:], mode="bilinear")[..., :height, :width]
 
@@ -139,57 +142,5 @@ class Official:
             positions = torch.cat([positions[:, : len(extra)], own], 1)
         tokens = tokens + positions
         for index in range(DEPTH):
-            tokens = self.transformer(f"encoder.blocks.{index}", tokens, max(1, tokens.shape[2] // 64))
-        return self.norm("encoder.norm", tokens)[:, len(extra) :]
-
-    def decode(self, Z: Tensor) -> Tensor:
-        s = self.state
-        if "decoder.head.weight" in s:
-            return F.linear(Z, s["decoder.head.weight"], s["decoder.head.bias"])
-        Q = s["decoder.cls_emb"].expand(len(Z), -1, -1)
-        if "decoder.snorm.weight" in s:
-            for index in range(2):
-                Z = self.step(f"decoder.snet.layers.{index}", Z, None, self.heads)
-            Z = self.norm("decoder.snorm", Z)
-            for index in range(3):
-                Q = self.step(f"decoder.cnet.layers.{index}", Q, Z, self.cross_heads)
-            Q = self.norm("decoder.cnorm", Q)
-        else:
-            if "decoder.proj_dec.weight" in s:
-                Z = F.linear(Z, s["decoder.proj_dec.weight"], s["decoder.proj_dec.bias"])
-            X = torch.cat([Z, Q], 1)
-            for index in range(2):
-                if "decoder.proj_patch" in s:
-                    X = self.transformer(f"decoder.blocks.{index}", X, self.heads)
-                else:
-                    X = self.step(f"decoder.net.layers.{index}", X, None, self.heads)
-            X = self.norm("decoder.decoder_norm", X)
-            Z, Q = X[:, :-CLASSES], X[:, -CLASSES:]
-            if "decoder.proj_patch" in s:
-                Z, Q = Z @ s["decoder.proj_patch"], Q @ s["decoder.proj_classes"]
-        cosines = F.normalize(Z, dim=-1) @ F.normalize(Q, dim=-1).transpose(1, 2)
-        return self.norm("decoder.mask_norm", cosines)
-
-    def step(self, name: str, X: Tensor, Z: Tensor | None, heads: int) -> Tensor:
-        """MSSA on X, or MSCA of X against Z; the query of MSCA enters un-normalized."""
-        proj = self.state[f"{name}.fn.proj"]
-        keys = self.norm(f"{name}.norm", X if Z is None else Z) @ proj.T
-        queries = keys if Z is None else X @ proj.T
-        return X + self.state[f"{name}.fn.step_size"] * (self.attend(queries, keys, keys, heads) @ proj)
-
-    def transformer(self, name: str, X: Tensor, heads: int) -> Tensor:
-        queries, keys, values = self.linear(f"{name}.attn.qkv", self.norm(f"{name}.norm1", X)).chunk(3, -1)
-        X = X + self.linear(f"{name}.attn.proj", self.attend(queries, keys, values, heads))
-        return X + self.linear(f"{name}.mlp.fc2", F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", X))))
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
-        parts = []
-        for q, k, v in zip(queries.chunk(heads, -1), keys.chunk(heads, -1), values.chunk(heads, -1), strict=True):
-            parts.append((q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).softmax(-1) @ v)
-        return torch.cat(parts, -1)
-
-    def linear(self, name: str, X: Tensor) -> Tensor:
-        return F.linear(X, self.state[f"{name}.weight"], self.state[f"{name}.bias"])
-
-    def norm(self, name: str, X: Tensor) -> Tensor:
-        return F.layer_norm(X, X.shape[-1:], self.state[f"{name}.weight"], self.state[f"{name}.bias"], 1e-5)
+            tokens = transformer_block(s, f"encoder.blocks.{index}", tokens, max(1, tokens.shape[2] // 64))[1]
+        return layer_norm(s, "encoder.norm", tokens)[:, len(extra) :]

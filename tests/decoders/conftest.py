@@ -1,0 +1,12 @@
+import pytest
+
+from depict.operators import MSCA, MSSA
+
+
+@pytest.fixture(params=["fused", "explicit"])
+def path(request, monkeypatch):
+    """Run the decoders by one of the two paths of MSSA and MSCA."""
+    if request.param == "explicit":
+        monkeypatch.setattr(MSSA, "forward", lambda self, Z: self.explicit(Z)[0])
+        monkeypatch.setattr(MSCA, "forward", lambda self, Q, Z: self.explicit(Q, Z)[0])
+    return request.param
