@@ -239,13 +239,13 @@ def _build(name: str, **options: Any) -> Any:
 
 
 def _hub_state(name: str) -> dict[str, Tensor]:
-    from depict.io.hub import hub_unreachable
+    from depict.io.hub import connection_error
 
     client = logging.getLogger("huggingface_hub")
     loud, client.disabled = client.disabled, True  # it tells of each of its tries; one line at the end is enough
     try:
         repository = timm.get_pretrained_cfg_value(name, "hf_hub_id")
-        silence = hub_unreachable(repository) if repository else None
+        silence = connection_error(repository) if repository else None
         if silence and not _is_kept(repository):
             raise silence
         return timm.create_model(name, pretrained=True, num_classes=0).state_dict()

@@ -1,4 +1,4 @@
-"""The part of the Hugging Face hub that `depict` talks to, on this machine: create, commit, large files, download."""
+"""The part of the Hugging Face hub that `depict` uses, on this machine: create, commit, large files, download."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 SHA = "1" * 40
 TOKEN = "hf_test"
@@ -102,9 +105,29 @@ class FakeHub:
         return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
+def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, home: Path, token: str | None = TOKEN) -> None:
+    """Point the hub's client, which is offline in tests, to `url`, with its cache in `home` and `token` as login."""
+    from huggingface_hub import constants
+
+    for name, value in {
+        "HF_HUB_OFFLINE": False,
+        "ENDPOINT": url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_ETAG_TIMEOUT": 1,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+
+
 @contextlib.contextmanager
 def fake_hub() -> Iterator[FakeHub]:
-    """A hub on the loopback, for the length of a block."""
+    """A hub on the loopback interface while the block runs."""
     hub = FakeHub()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
-"""Runs fetched from the Hugging Face hub by `hf-hub:user/name`.
+"""Fetching runs from the Hugging Face hub by `hf-hub:user/name`.
 
-What comes from the hub is untrusted: plain YAML and safetensors, two files, nothing that can run.
+What comes from the hub is untrusted: only two files are fetched, plain YAML and safetensors, and neither can run code.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from depict.errors import UserError, one_line
 
 PREFIX = "hf-hub:"
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds to wait for the hub's first answer."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def local_run(run: str | Path) -> Path:
-    """The folder of a run. `hf-hub:user/name` or `hf-hub:user/name@revision` is downloaded once and kept."""
+    """The folder of a run. `hf-hub:user/name` or `hf-hub:user/name@revision` is downloaded once and cached."""
     if not str(run).startswith(PREFIX):
         return Path(run)
     name, _, revision = str(run).removeprefix(PREFIX).partition("@")
     check_name(name)
     from huggingface_hub import snapshot_download
 
-    silence = hub_unreachable(name)
+    unreachable = connection_error(name)
     try:
         folder = snapshot_download(
             name,
             revision=revision or None,
             allow_patterns=[CONFIG, WEIGHTS],
-            local_files_only=silence is not None,
+            local_files_only=unreachable is not None,
         )
         return Path(folder)
-    except Exception as error:  # whatever the hub's client, the network or the disk raises
-        way_out = "It is not kept here either." if silence else "Is the name right, and are you logged in?"
-        raise UserError(f"cannot get '{name}' from the hub: {one_line(silence or error)}. {way_out}") from error
+    except Exception as error:  # the hub's client, its HTTP library and the disk raise errors of many types
+        advice = "It is not in the local cache either." if unreachable else "Is the name right, and are you logged in?"
+        raise UserError(f"cannot get '{name}' from the hub: {one_line(unreachable or error)}. {advice}") from error
 
 
-def hub_unreachable(name: str) -> Exception | None:
-    """Why the hub cannot be asked for the repository `name`; None if it answers, be it with a refusal.
+def connection_error(name: str) -> Exception | None:
+    """Why the hub cannot be reached for the repository `name`; None if it answers, even with a refusal.
 
-    One short try: left alone, its client goes on for more than a minute per file when there is no network.
+    One short attempt: on its own, the hub's client retries for more than a minute per file without a network.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        HfApi().model_info(name, timeout=PATIENCE)
+        HfApi().model_info(name, timeout=TIMEOUT)
     except HfHubHTTPError:
         return None
-    except Exception as error:  # the client's, that of its HTTP library, or its offline mode
+    except Exception as error:  # of the client, its HTTP library or its offline mode
         return error
     return None
 
 
 def output_folder(run: str | Path) -> Path:
-    """Where findings about a run are written: into its folder, or the current one for a run of the hub."""
+    """The folder for results about a run: its own, or the current one for a run on the hub."""
     return Path() if str(run).startswith(PREFIX) else Path(run)
 
 
 def check_name(name: str) -> None:
-    """Raise unless `name` reads user/name."""
+    """Raise unless `name` has the form user/name."""
     if not _NAME.fullmatch(name) or ".." in name:
-        raise UserError(f"'{name}' is not a name on the hub: it must read user/name.")
+        raise UserError(f"'{name}' is not a name on the hub: it must have the form user/name.")

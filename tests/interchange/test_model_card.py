@@ -1,0 +1,55 @@
+"""The model card says what the model is and how it scored."""
+
+import json
+
+import pytest
+import yaml
+
+import depict
+from depict.costs import parameters
+from depict.interchange.model_card import model_card
+from depict.runs import save
+from support.tiny_model import tiny_model
+
+
+@pytest.fixture
+def run(tmp_path):
+    save(tiny_model("depict_sa"), tmp_path)
+    return tmp_path
+
+
+def evaluated(run, name, **result):
+    (run / f"{name}.json").write_text(json.dumps({"data": "scenes", "split": "val", "classes": []} | result))
+
+
+def test_the_card_describes_the_model_and_its_scores(run):
+    evaluated(run, "evaluation", miou=0.4321, classes=[{"name": "sky", "iou": 0.876}])
+    evaluated(run, "evaluation_multiscale_side64", miou=0.45)
+    evaluated(run, "evaluation_folder_test photos", miou=0.46, data="folder", root="test photos")
+    model = depict.load(run)
+    _, front_matter, text = model_card(run, model, "anna/scenes-tiny").split("---\n", 2)
+    facts = yaml.safe_load(front_matter)
+    assert facts["pipeline_tag"] == "image-segmentation"
+    assert facts["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.4321
+    for part in (
+        "| mIoU, scenes val | 43.21 % |",
+        "| mIoU, scenes val, multiscale, side64 | 45.00 % |",
+        "| mIoU, folder test photos val | 46.00 % |",
+        "`depict_sa` (layers 1, heads 3, head_dim 100, dropout 0.0, ",
+        f"{parameters(model.decoder) / 1e6:.3f} M parameters",
+        "| 0 | sky | `#",
+        "87.6 %",
+        "| 7 | car |",
+        'depict.load("hf-hub:anna/scenes-tiny")',
+        "| data | scenes |",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"miou": null}', "[]"])
+def test_a_card_without_an_evaluation_has_no_score(run, content):
+    if content:
+        (run / "evaluation.json").write_text(content)
+    card = model_card(run, depict.load(run), "anna/scenes-tiny")
+    assert "mIoU" not in card
+    assert "model-index" not in card
