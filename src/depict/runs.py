@@ -1,6 +1,7 @@
-"""A run on disk: config.yaml, weights, metrics, and the state that a training resumes from.
+"""A run on disk: a folder with config.yaml, weights, metrics, and the state that a training resumes from.
 
-`save` and `load` are how models become folders and come back; a training locks its folder and keeps its state there.
+`save` writes a model as a run and `load` reads it back. A training locks its folder, writes its metrics and its state
+there, and compares its settings with those of the folder before it resumes. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -26,43 +27,45 @@ import depict
 from depict.config.resolve import with_defaults
 from depict.config.schema import Config
 from depict.data import create_dataset
-from depict.data.dataset import Color, Dataset
-from depict.errors import UserError
+from depict.data.dataset import Dataset
+from depict.data.palette import Color
+from depict.errors import UserError, one_line
 from depict.io.files import atomic_path
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
 
-FORMAT = 1
-"""Version of the run folder; raised when an older depict could not read a newer folder."""
+FORMAT = 2
+"""Version of the run folder, raised whenever its content changes."""
+CONFIG = "config.yaml"
+"""The resolved settings, the classes with their colors, and a stamp."""
 WEIGHTS = "model.safetensors"
 """The best weights by validation."""
 LAST = "last.safetensors"
 """The weights after the last step."""
+METRICS = "metrics.jsonl"
+STATE = Path("state") / "last.pt"
+LOCK = ".lock"
 
-# What may differ between the first call and one that goes on: it does not change the result.
+# These settings do not change the result.
 MAY_CHANGE_ON_RESUME = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
-NAMED = 4
-"""Settings that a refusal names: one that was changed may have changed others with it."""
+MAX_NAMED = 4
+"""Differences that an error lists: one changed setting may have changed others with it."""
+
+
+# A model as a run.
 
 
 def save(model: SegmentationModel, run: str | Path) -> None:
-    """Write a run folder: `model.safetensors` and `config.yaml`, each atomically."""
+    """Write a run folder with the model's weights and configuration."""
     save_config(model, Path(run))
     save_tensors(model.state_dict(), Path(run) / WEIGHTS)
 
 
-def save_config(model: SegmentationModel, folder: Path) -> None:
-    """Write the model's configuration, its classes and a stamp to config.yaml."""
-    classes = {name: list(color) for name, color in zip(model.classes, model.palette, strict=True)}
-    header = {"format": FORMAT, "stamp": stamp(model.config.seed)}
-    write_yaml(folder / "config.yaml", header | to_dict(model.config) | {"classes": classes})
-
-
 def load(run: str | Path, last: bool = False) -> SegmentationModel:
-    """Give back the model of a run folder or of `hf-hub:user/name`, in evaluation mode on the CPU.
+    """Return the model of a run folder or of `hf-hub:user/name`, in evaluation mode on the CPU.
 
-    It is the best one of the training by validation, or the `last` one.
+    Its weights are the best ones by validation, or those after the `last` step.
     """
     folder = local_run(run)
     config, classes = read_run(folder)
@@ -72,11 +75,9 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
     try:
         state = load_file(path)
     except FileNotFoundError as error:
-        raise UserError(
-            f"'{folder}' has no {path.name}: the run was not trained yet, or is not a run folder."
-        ) from error
+        raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.") from error
     except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is damaged or unreadable: {' '.join(str(error).split())}") from error
+        raise UserError(f"'{path}' is damaged or unreadable: {one_line(error)}.") from error
     load_weights(model, state, path)
     return model.eval()
 
@@ -90,17 +91,81 @@ def dataset_of(model: SegmentationModel, name: str | None, root: Path | None, sp
     return create_dataset(name, root or (trained.root if name == trained.name else None), split)
 
 
+# config.yaml
+
+
+def save_config(model: SegmentationModel, folder: Path) -> None:
+    """Write the model's settings, its classes and a stamp to config.yaml."""
+    classes = {name: list(color) for name, color in zip(model.classes, model.palette, strict=True)}
+    header = {"format": FORMAT, "stamp": stamp(model.config.seed)}
+    write_yaml(folder / CONFIG, header | to_dict(model.config) | {"classes": classes})
+
+
+def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
+    """The settings of a run folder, and the color of each class."""
+    path = folder / CONFIG
+    if folder.suffix.lower() == ".onnx" and folder.is_file():
+        raise UserError(f"'{folder}' is an exported model, which only `depict segment` reads: give its run instead.")
+    if not path.is_file():
+        raise UserError(f"'{folder}' is not a run folder: there is no {CONFIG} in it.")
+    values = read_yaml(path)
+    version = values.pop("format", None)
+    if version != FORMAT:
+        raise UserError(
+            f"'{path}' has format {version}, this depict reads format {FORMAT}: train again, or use the depict that "
+            "wrote it."
+        )
+    values.pop("stamp", None)
+    try:
+        classes: dict[str, Color] = {str(k): (int(r), int(g), int(b)) for k, (r, g, b) in values.pop("classes").items()}
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"'{path}' does not list its classes as `name: [red, green, blue]`.") from error
+    return from_dict(Config, values, f"'{path}'"), classes
+
+
+def stamp(seed: int) -> dict[str, Any]:
+    """How a run was made: versions, commit, seed, command and time."""
+    libraries = {name: importlib.metadata.version(name) for name in ("torch", "timm", "accelerate")}
+    return {
+        "depict": depict.__version__,
+        **libraries,
+        "python": sys.version.split()[0],
+        "commit": commit(),
+        "seed": seed,
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that depict runs from; None if it was installed as a package."""
+    file = Path(depict.__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # fails in a virtual environment inside another repository
+        return git("rev-parse", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# Weights
+
+
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors, whole or not at all."""
+    """Write tensors as safetensors, atomically."""
     with atomic_path(path) as temporary:
         try:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-        except SafetensorError as error:  # what the library makes of a full disk
+        except SafetensorError as error:  # a full disk
             raise OSError(str(error)) from error
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> None:
-    """Load every tensor of `state` strictly; what does not fit is named."""
+    """Load all tensors of `state` strictly; an error names the first that does not fit."""
     own = model.state_dict()
     for name, tensor in own.items():
         if name not in state:
@@ -116,140 +181,98 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> No
             )
     for name in state:
         if name not in own:
-            raise UserError(f"'{source}' does not fit the model: it has '{name}', which the model has not.")
+            raise UserError(f"'{source}' does not fit the model: it has '{name}', which the model does not have.")
     model.load_state_dict(state)
 
 
-def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
-    """The configuration of a run folder, and the color of each class."""
-    path = folder / "config.yaml"
-    if folder.suffix.lower() == ".onnx" and folder.is_file():
-        raise UserError(
-            f"'{folder}' is an exported model, which only `depict segment` takes: give the run that it was made of."
-        )
-    if not path.is_file():
-        raise UserError(f"'{folder}' is not a run folder: there is no config.yaml in it.")
-    values = read_yaml(path)
-    version = values.pop("format", None)
-    if version != FORMAT:
-        raise UserError(
-            f"'{path}' has format {version}, this depict reads format {FORMAT}: use the depict that wrote it."
-        )
-    values.pop("stamp", None)
-    try:
-        classes: dict[str, Color] = {str(k): (int(r), int(g), int(b)) for k, (r, g, b) in values.pop("classes").items()}
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"'{path}' does not list its classes as `name: [red, green, blue]`.") from error
-    return from_dict(Config, values, f"'{path}'"), classes
-
-
-def stamp(seed: int) -> dict[str, Any]:
-    """What would be asked of a run later on."""
-    libraries = {name: importlib.metadata.version(name) for name in ("torch", "timm", "accelerate")}
-    return {
-        "depict": depict.__version__,
-        **libraries,
-        "python": sys.version.split()[0],
-        "commit": commit(),
-        "seed": seed,
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def commit() -> str | None:
-    """The commit of the checkout that depict runs from; None when it was installed as a package."""
-    file = Path(depict.__file__)
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(file.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", file.name)  # or an environment inside someone's own repository would count
-        return git("rev-parse", "HEAD")
-    except (OSError, subprocess.SubprocessError):
-        return None
+# A folder in use by a training
 
 
 @contextlib.contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Hold the folder for this training; a second one is refused. The system lets go of it if we are killed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Create the folder and lock it; a second training is refused. The system drops the lock if we are killed."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"'{folder}' is a file: choose another --out, a new or an empty folder.")
     try:
-        with FileLock(folder / ".lock", timeout=0):
-            for left in (*folder.glob(".*.part*"), *folder.glob("state/.*.part*")):  # by one that was killed
-                left.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot create the folder '{folder}': {error.strerror}: choose another --out.") from error
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            for left_over in (*folder.glob(".*.part*"), *folder.glob("state/.*.part*")):  # by a killed process
+                left_over.unlink()
             yield
     except Timeout as error:
-        raise UserError(f"another training is at work in '{folder}': wait for it, or take another --out.") from error
+        raise UserError(f"another training is running in '{folder}': wait for it, or choose another --out.") from error
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Refuse to go on with another configuration than the folder's."""
-    if not (folder / "config.yaml").exists():
-        if any(path.name != ".lock" for path in folder.iterdir()):
-            raise UserError(f"'{folder}' holds other files and no run: take an empty or a new folder for --out.")
+    """Refuse to resume a folder with other settings than its own, or to use a folder of other files."""
+    if not (folder / CONFIG).exists():
+        if any(path.name != LOCK for path in folder.iterdir()):
+            raise UserError(f"'{folder}' holds other files and no run: choose an empty or a new folder for --out.")
         return
     trained = read_run(folder)[0]
-    # An older depict may not have known an option that has a default by now.
+    # The decoder's defaults are not those of its dataclass, which has None for all.
     trained = dataclasses.replace(trained, decoder=with_defaults(trained.decoder))
     refuse_difference(folder, trained, config)
 
 
 def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
-    """Name the settings in which two configurations would give different results."""
+    """Raise if two configurations would give different results, naming the settings that differ."""
     before, now = _flat(to_dict(trained)), _flat(to_dict(config))
     names = sorted(before.keys() | now.keys())
     different = [name for name in names if name not in MAY_CHANGE_ON_RESUME and before.get(name) != now.get(name)]
     if different:
-        told = [f"{name} = {before.get(name)}, not {now.get(name)}" for name in different[:NAMED]]
-        told += [f"and {len(different) - NAMED} more"] if len(different) > NAMED else []
+        listed = [f"{name} = {before.get(name)}, not {now.get(name)}" for name in different[:MAX_NAMED]]
+        listed += [f"and {len(different) - MAX_NAMED} more"] if len(different) > MAX_NAMED else []
         raise UserError(
-            f"'{folder}' was trained with {'; '.join(told)}: give the same settings to go on, or another --out."
+            f"'{folder}' was trained with {'; '.join(listed)}: give the same settings to resume, or another --out."
         )
 
 
-class State:
-    """What training goes on from, in one file that is replaced whole."""
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
 
-    def __init__(self, folder: Path):
-        self.path = folder / "state" / "last.pt"
 
-    def save(self, values: dict[str, Any]) -> None:
-        """Replace the state."""
-        with atomic_path(self.path) as temporary:
-            try:
-                with temporary.open("wb") as file:
-                    torch.save(values, file)
-            except RuntimeError as error:
-                # torch turns the system's answer (no space, say) into one of its own; the first is the one to tell.
-                raise error.__context__ if isinstance(error.__context__, OSError) else error from None
-
-    def load(self) -> dict[str, Any] | None:
-        """The state, or None before the first save."""
-        if not self.path.exists():
-            return None
+def save_state(folder: Path, values: dict[str, Any]) -> None:
+    """Replace the state that a training resumes from."""
+    with atomic_path(folder / STATE) as temporary:
         try:
-            return torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged file raises whatever its bytes happen to mean
-            raise UserError(
-                f"'{self.path}' is damaged: remove it to train from the start, or take another --out."
-            ) from error
+            with temporary.open("wb") as file:
+                torch.save(values, file)
+        except RuntimeError as error:
+            # torch hides the system's error (such as no space) behind one of its own; report the system's.
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """The saved state, or None before the first save."""
+    path = folder / STATE
+    if not path.exists():
+        return None
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the bytes of a damaged file may raise anything
+        raise UserError(f"'{path}' is damaged: remove it to train from the start, or choose another --out.") from error
 
 
 class Metrics:
-    """`metrics.jsonl`: a line per report, in order of iterations."""
+    """`metrics.jsonl`: one JSON object per line, in the order of iterations."""
 
     def __init__(self, folder: Path, iteration: int):
-        """Keep the lines up to `iteration`: what came after it is trained, and told, again."""
-        self.path = folder / "metrics.jsonl"
+        """Keep the lines up to `iteration`; a resumed training repeats what came after it."""
+        self.path = folder / METRICS
         lines = [line for line in read_metrics(folder) if line["iteration"] <= iteration]
         with atomic_path(self.path) as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def write(self, **values: Any) -> None:
-        """Add a line."""
+        """Append a line."""
         try:
             with self.path.open("a") as file:
                 file.write(json.dumps(values) + "\n")
@@ -258,17 +281,10 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's metrics; a last line cut by a crash is left out."""
-    path = folder / "metrics.jsonl"
+    """All lines of a run's metrics, without a last line that a crash has cut."""
+    path = folder / METRICS
     lines = []
     for line in path.read_text().splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
     return lines
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

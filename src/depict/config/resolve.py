@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from depict.config.ranges import check_ranges
 from depict.config.schema import Config, DataConfig, DecoderConfig, TrainConfig
 from depict.data import create_dataset
-from depict.data.dataset import Dataset, Recipe, draw, hold_out
+from depict.data.dataset import Dataset, Recipe, hold_out, random_subset
 from depict.decoders import decoder_options
 from depict.errors import UserError
 
@@ -127,7 +127,7 @@ def _datasets(data: DataConfig, seed: int) -> tuple[Dataset, Dataset]:
     if data.limit is not None:
         if data.limit > len(training):
             raise UserError(f"--data.limit must be at most {len(training)}, the training images, not {data.limit}.")
-        training = draw(training, data.limit, seed)
+        training = random_subset(training, data.limit, seed)
     return training, validation
 
 

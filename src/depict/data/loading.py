@@ -1,4 +1,4 @@
-"""Which images make up which step, on which process, and the workers that prepare them."""
+"""The images of every step, on every process, and the workers that load them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of a whole training, as a function of (seed, epoch, step, rank): resume and sharding in one.
+    """The order of images in a training, a function of (seed, epoch, step, rank): resume and sharding in one.
 
-    Iterating gives, for every step from `start` on, the list of (epoch, index) that `rank` works on. The shares of
-    all ranks together are the step's batch, whatever their number; an epoch's last batch may be smaller.
+    Iterating yields, for every step from `start` on, the list of (epoch, index) that `rank` works on. The shares of
+    all ranks together are the step's batch, for any number of ranks; an epoch's last batch may be smaller.
     """
 
     images: int
@@ -46,8 +46,12 @@ class Schedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in an epoch, the last partial one included."""
+        """Steps in an epoch, including the last partial one."""
         return math.ceil(self.images / self.batch)
+
+    def batch_size(self, iteration: int) -> int:
+        """The images of a step over all ranks."""
+        return min(self.batch, self.images - iteration % self.steps_per_epoch * self.batch)
 
     def __len__(self) -> int:
         return max(0, self.epochs * self.steps_per_epoch - self.start)
@@ -71,7 +75,7 @@ def training_batches(
 ) -> Iterator[Batch]:
     """Every batch of `schedule`, augmented by `workers` processes (0: by this one) a few batches ahead.
 
-    The same whatever the number of workers. A file that cannot be read raises its `UserError` here.
+    The batches do not depend on the number of workers. A file that cannot be read raises its `UserError` here.
     """
     loader = DataLoader(
         _Examples(dataset, augmentation, schedule.seed),
@@ -80,7 +84,7 @@ def training_batches(
         collate_fn=_Collate(augmentation.crop),
         pin_memory=pin_memory,
         prefetch_factor=4 if workers else None,
-        # Otherwise the loader would draw from, and so disturb, the generator that the model draws from.
+        # Without one of its own, the loader would draw from the generator that the model uses.
         generator=torch.Generator(),
     )
     for batch in loader:
@@ -90,6 +94,8 @@ def training_batches(
 
 
 class _Examples(TorchDataset):
+    """Augmented samples by (epoch, index)."""
+
     def __init__(self, dataset: Dataset, augmentation: Augmentation, seed: int) -> None:
         self.dataset, self.augmentation, self.seed = dataset, augmentation, seed
 
@@ -104,19 +110,21 @@ class _Examples(TorchDataset):
 
 @dataclass
 class _Collate:
+    """Examples to a batch, which may be empty; the first error instead of a batch."""
+
     crop: tuple[int, int]
 
     def __call__(self, examples: list[tuple[torch.Tensor, torch.Tensor, int] | UserError]) -> Batch | UserError:
-        whole = []
+        loaded = []
         for example in examples:
             if isinstance(example, UserError):
                 return example
-            whole.append(example)
-        if not whole:
+            loaded.append(example)
+        if not loaded:
             return Batch(
                 torch.empty(0, 3, *self.crop),
                 torch.empty(0, *self.crop, dtype=torch.uint8),
                 torch.empty(0, dtype=torch.int64),
             )
-        images, labels, indices = zip(*whole, strict=True)
+        images, labels, indices = zip(*loaded, strict=True)
         return Batch(torch.stack(images), torch.stack(labels), torch.tensor(indices))

@@ -91,7 +91,7 @@ class Trainer:
         network = torch.compile(trained) if self.settings.compile else trained
         self.network, self.optimizer = accelerator.prepare(network, optimizer)
         self.sharded = is_sharded(accelerator, averaged=self.average is not None)
-        self.checkpoint = Checkpoint(out, accelerator, self.network, optimizer, self.average)
+        self.checkpoint = Checkpoint(out, accelerator, self.network, self.optimizer.optimizer, self.average)
         self.progress = Progress()
 
     def run(self) -> Result | None:
@@ -231,9 +231,7 @@ class Trainer:
         published = self.validation.recipe.stride
         stride = published and min(published, *model.image_size)
         predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride))
-        result = evaluate(
-            predictor, self.validation, self.accelerator.process_index, self.accelerator.num_processes
-        )
+        result = evaluate(predictor, self.validation, self.accelerator.process_index, self.accelerator.num_processes)
         progress.since_best += 1
         score = 0.0 if math.isnan(result.miou) else result.miou  # nan if no pixel has a label
         best = score > progress.best_score

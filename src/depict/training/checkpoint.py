@@ -1,0 +1,114 @@
+"""Everything that a training changes, saved to its folder and restored from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from timm.utils import ModelEmaV3
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from depict.errors import UserError
+from depict.evaluation import Result
+from depict.runs import load_state, save_state
+
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    iteration: int = 0
+    """Steps done."""
+    saved: int = 0
+    """Steps done at the last save."""
+    best_score: float = -1.0
+    """mIoU of the best validation, in 0..1; ties go to the first."""
+    best_iteration: int = 0
+    best_result: Result | None = None
+    since_best: int = 0
+    """Validations after the best one."""
+
+
+@dataclass
+class Checkpoint:
+    """The state of a training in the run folder `out`. The parts are those that Accelerate prepared."""
+
+    out: Path
+    accelerator: Accelerator
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    """torch's own, without Accelerate's wrapper."""
+    average: ModelEmaV3 | None
+
+    def save(self, progress: Progress) -> None:
+        """Save the state; called by all processes, written by the first."""
+        values = {
+            "iteration": progress.iteration,
+            "best_score": progress.best_score,
+            "best_iteration": progress.best_iteration,
+            "best_result": _packed(progress.best_result),
+            "since_best": progress.since_best,
+            "network": self.full_weights(),
+            "optimizer": get_optimizer_state_dict(self.network, self.optimizer, options=FULL),
+            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
+            "average": self.average.module.state_dict() if self.average else None,
+        }
+        if self.accelerator.is_main_process:
+            save_state(self.out, values)
+        progress.saved = progress.iteration
+        self.accelerator.wait_for_everyone()
+
+    def restore(self) -> Progress:
+        """Restore what was saved and return how far it had come; without a save, change nothing."""
+        values = load_state(self.out)
+        iterations = gather_object([values["iteration"] if values else 0])
+        if len(set(iterations)) > 1:
+            raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
+        if values is None:
+            return Progress()
+        set_model_state_dict(self.network, values["network"], options=FULL)
+        set_optimizer_state_dict(self.network, self.optimizer, values["optimizer"], options=FULL)
+        if values["scaler"] and self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(values["scaler"])
+        if self.average:
+            self.average.module.load_state_dict(values["average"])
+        return Progress(
+            iteration=values["iteration"],
+            saved=values["iteration"],
+            best_score=values["best_score"],
+            best_iteration=values["best_iteration"],
+            best_result=_unpacked(values["best_result"]),
+            since_best=values["since_best"],
+        )
+
+    def full_weights(self) -> dict[str, Any]:
+        """The weights of the trained network on the CPU, gathered if they are sharded."""
+        return get_model_state_dict(self.network, options=FULL)
+
+
+def _packed(result: Result | None) -> dict[str, Any] | None:
+    """A result as types that `torch.load(weights_only=True)` reads."""
+    if result is None:
+        return None
+    arrays = {"confusion": torch.from_numpy(result.confusion), "boundary": torch.from_numpy(result.boundary)}
+    return {"classes": list(result.classes), "images": result.images} | arrays
+
+
+def _unpacked(values: dict[str, Any] | None) -> Result | None:
+    if values is None:
+        return None
+    confusion, boundary = values["confusion"].numpy(), values["boundary"].numpy()
+    return Result(tuple(values["classes"]), confusion, boundary, values["images"])

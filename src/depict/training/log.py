@@ -1,0 +1,85 @@
+"""What a training reports: a progress bar and messages on stderr, metrics.jsonl, and a tracker."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from accelerate import Accelerator
+from tqdm import tqdm
+
+from depict.config.resolve import ResolvedConfig
+from depict.evaluation import Result
+from depict.io.yaml import to_dict
+from depict.runs import Metrics
+
+LOG_EVERY = 10
+"""Steps between two lines of loss, rate and speed."""
+
+
+def say(accelerator: Accelerator, text: str) -> None:
+    """Print a message above the progress bar, from one process only."""
+    if accelerator.is_main_process:
+        tqdm.write(text, file=sys.stderr)
+
+
+def settings_text(config: ResolvedConfig) -> str:
+    """The settings as YAML, without the augmentation that cached features do not use."""
+    settings = to_dict(config)
+    if config.train.cache_features:
+        del settings["data"]["scale_range"], settings["data"]["color_jitter"]
+    return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None).rstrip()
+
+
+class Log:
+    """The reports of one training from step `iteration` on; a context manager around its loop."""
+
+    def __init__(
+        self, out: Path, accelerator: Accelerator, tracker: str, iteration: int, total: int, steps_per_epoch: int
+    ) -> None:
+        self.name, self.accelerator, self.tracker = out.name, accelerator, tracker
+        self.total, self.steps_per_epoch = total, steps_per_epoch
+        main = accelerator.is_main_process
+        self.metrics = Metrics(out, iteration) if main else None
+        if tracker != "none":
+            accelerator.init_trackers("depict", config={"run": str(out)})
+        self.bar = tqdm(total=total, initial=iteration, unit="step", desc=out.name, disable=not main)
+        self._restart_clock()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def step(self, iteration: int, loss: float, rate: float, images: int) -> None:
+        """Report a step on this many `images`; every few steps with loss, rate and speed."""
+        self.images += images
+        if iteration % LOG_EVERY == 0 or iteration == self.total:
+            speed = self.images / (time.perf_counter() - self.since)
+            self.bar.set_postfix(loss=f"{loss:.3f}", lr=f"{rate:.1e}", images_s=f"{speed:.1f}")
+            self._write(iteration, loss=loss, lr=rate, images_per_second=round(speed, 2))
+            self._restart_clock()
+        self.bar.update()
+
+    def validation(self, iteration: int, result: Result, best: bool) -> None:
+        """Report a validation; its time does not count as training."""
+        mark = " (best so far)" if best else ""
+        say(self.accelerator, f"{self.name}, step {iteration}: mIoU {100 * result.miou:.2f} %{mark}")
+        scores = {"miou": result.miou, "macc": result.macc, "aacc": result.aacc}
+        self._write(iteration, **{name: None if math.isnan(value) else value for name, value in scores.items()})
+        self._restart_clock()
+
+    def _restart_clock(self) -> None:
+        self.since, self.images = time.perf_counter(), 0
+
+    def _write(self, iteration: int, **values: Any) -> None:
+        if self.metrics:
+            epoch, processes = iteration / self.steps_per_epoch, self.accelerator.num_processes
+            self.metrics.write(iteration=iteration, epoch=epoch, processes=processes, **values)
+        if self.tracker != "none":
+            self.accelerator.log(values, step=iteration)
