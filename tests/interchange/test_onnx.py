@@ -104,8 +104,8 @@ def test_the_metadata_say_what_the_model_is(exported):
     predictor = OnnxPredictor(path)
     assert (predictor.classes, predictor.palette) == (model.classes, model.palette)
     assert predictor.sliding == model.sliding_window()
-    settings = predictor.settings
-    assert (settings.mean, settings.std, settings.patch_size) == (model.mean, model.std, model.patch_size)
+    spec = predictor.spec
+    assert (spec.mean, spec.std, spec.patch_size) == (model.mean, model.std, model.patch_size)
     stored = {one.key: one.value for one in onnx.load(path).metadata_props}
     assert json.loads(stored["classes"])[0] == "sky"
 
@@ -161,7 +161,8 @@ def test_files_of_others_are_told_in_one_line(tmp_path, fixed):
         tmp_path / "empty.onnx": "is not a readable ONNX model",
         tmp_path / "cut.onnx": "is not a readable ONNX model",
         with_metadata(fixed, tmp_path / "foreign.onnx", depict=None): "was not written by `depict export`",
-        with_metadata(fixed, tmp_path / "newer.onnx", depict="2"): "has format 2",
+        with_metadata(fixed, tmp_path / "older.onnx", depict="1"): "has format 1, this version of depict reads 2: export it again",
+        with_metadata(fixed, tmp_path / "renamed.onnx", depict="1", short_edge=None): "has format 1",
         with_metadata(fixed, tmp_path / "lacking.onnx", mean=None): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "text_window.onnx", window='"big"'): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "huge_window.onnx", window="[1000000, 32]"): "metadata .* are damaged",
@@ -174,7 +175,7 @@ def test_files_of_others_are_told_in_one_line(tmp_path, fixed):
             OnnxPredictor(path)
         assert "\n" not in str(raised.value)
     few = with_metadata(fixed, tmp_path / "few.onnx", classes='["a"]', palette="[[1, 2, 3]]")
-    with pytest.raises(UserError, match=r"gives \(4, 8, 2, 2\) where \(batch, 1, h, w\) is due"):
+    with pytest.raises(UserError, match=r"returns \(4, 8, 2, 2\) instead of \(batch, 1, h, w\)"):
         OnnxPredictor(few).labels(picture(32, 32))
     wide = with_metadata(fixed, tmp_path / "wide.onnx", window="[64, 64]")
     with pytest.raises(UserError, match="fails on images of shape"):

@@ -81,7 +81,7 @@ def open_session(path: Path, device: str | None = None) -> Any:
     except ImportError as error:
         raise UserError(f"'{path}' needs onnxruntime: pip install onnxruntime.") from error
     if not path.is_file():
-        raise UserError(f"the file '{path}' does not exist.")
+        raise UserError(f"there is no file '{path}'.")
     kind, _, number = (device or "cpu").partition(":")
     provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(kind)
     if provider not in onnxruntime.get_available_providers() or not (number.isdecimal() or not number):
