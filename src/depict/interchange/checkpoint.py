@@ -15,11 +15,11 @@ from torch import Tensor
 from depict.config.schema import Config, DataConfig
 from depict.data import DATASETS, dataset_class
 from depict.data.palette import Color
-from depict.encoder import read_state
 from depict.errors import UserError, unknown
 from depict.interchange.architecture import check_variant, decoder_config, encoder_config, num_classes
 from depict.interchange.official_names import our_decoder_state
 from depict.interchange.variant import Variant, read_variant
+from depict.io.weights import read_weights
 from depict.model import SegmentationModel
 from depict.runs import load_weights
 
@@ -49,7 +49,7 @@ def import_checkpoint(
     `variant`: the YAML file, by default `variant.yml` next to the checkpoint, if there is one. `data`: the data set
     whose class names, colors and sizes the model gets.
     """
-    state = read_state(checkpoint)
+    state = read_weights(checkpoint)
     settings = read_variant(variant, checkpoint)
     check_variant(state, settings, checkpoint)
     encoder, image_size = encoder_config(state, settings)
