@@ -1,29 +1,24 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from depict.cli import main
 from depict.data import create_dataset, dataset_class
 from depict.viz.samples import draw_samples
+from support import layouts
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten pairs of 24x16 pixels, two classes."""
-    for kind in ("images", "masks"):
-        (tmp_path / kind).mkdir()
-    generator = np.random.default_rng(0)
-    for index in range(10):
-        Image.fromarray(generator.integers(0, 256, (16, 24, 3), np.uint8)).save(tmp_path / "images" / f"{index}.jpg")
-        Image.fromarray(np.tile(np.arange(24, dtype=np.uint8) // 12, (16, 1))).save(tmp_path / "masks" / f"{index}.png")
+    """Ten pairs of 16x12 pixels, two classes."""
+    layouts.folder(tmp_path, [str(index) for index in range(10)], [0, 1])
     (tmp_path / "classes.yaml").write_text("names: [left, right]\n")
     return tmp_path
 
 
-def test_a_sound_set_is_reported_and_drawn(folder, capsys):
+def test_a_good_set_is_reported_and_drawn(folder, capsys):
     out, show = folder / "out" / "report.json", folder / "out" / "show.png"
     arguments = ["check", "--data", "folder", "--root", str(folder), "--json", str(out), "--show", str(show)]
     assert main(arguments) == 0
@@ -31,14 +26,14 @@ def test_a_sound_set_is_reported_and_drawn(folder, capsys):
     assert "folder, train" in text and "folder, val" in text
     assert "ready for training" in text
     report = json.loads(out.read_text())
-    assert report["trainable"] is True
+    assert report["usable"] is True
     assert sum(split["samples"] for split in report["splits"]) == 10
-    assert [c["pixels"] for c in report["splits"][0]["classes"]] == [16 * 12 * report["splits"][0]["samples"]] * 2
+    assert [c["pixels"] for c in report["splits"][0]["classes"]] == [12 * 8 * report["splits"][0]["samples"]] * 2
     with Image.open(show) as picture:
         assert picture.format == "PNG"
 
 
-def test_a_set_that_would_stop_a_training_exits_with_one(folder, capsys):
+def test_a_set_that_would_stop_training_exits_with_one(folder, capsys):
     (folder / "masks" / "3.png").unlink()
     show = folder / "show.png"
     assert main(["check", "--data", "folder", "--root", str(folder), "--show", str(show)]) == 1
@@ -55,6 +50,13 @@ def test_one_split_alone_can_be_read(folder, capsys):
     assert "folder, train" not in text
 
 
+def test_test_images_without_masks_are_ready_for_prediction(folder, capsys):
+    layouts.save(folder / "images" / "test" / "new.jpg", layouts.picture())
+    assert main(["check", "--data", "folder", "--root", str(folder), "--split", "test"]) == 0
+    assert "1 of 1 images readable\n" in (text := capsys.readouterr().out)
+    assert "no ground truth: ready for prediction" in text
+
+
 @pytest.mark.parametrize(("split", "drawn"), [("both", "train"), ("train", "train"), ("val", "val")])
 def test_the_picture_shows_training_images_unless_validation_alone_is_read(folder, monkeypatch, split, drawn):
     kind = dataset_class("folder")
@@ -69,9 +71,9 @@ def test_the_picture_shows_training_images_unless_validation_alone_is_read(folde
     ("arguments", "message"),
     [
         (["--data", "citiscapes", "--root", "."], "unknown data set 'citiscapes'. Did you mean 'cityscapes'?"),
-        (["--data", "camvid"], "camvid needs the folder it lies in: --root DIR"),
+        (["--data", "camvid"], "camvid needs --root DIR, a folder with train, trainannot"),
         (["--data", "camvid", "--root", "no/such/folder"], "cannot list 'no/such/folder/train'"),
-        (["--data", "scenes", "--show", "s.txt"], "--show writes a PNG: 's.txt' must end in .png."),
+        (["--data", "scenes", "--show", "s.txt"], "--show 's.txt' must end in .png."),
         (["--data", "scenes", "--workers", "-3"], "--workers must be at least 0, not -3."),
     ],
 )

@@ -38,34 +38,34 @@ def test_every_fault_is_found_and_named(tmp_path, workers):
     for problem in report.problems:
         assert str(files[problem.kind]) in str(problem)
         assert "\n" not in str(problem)
-    assert not report.trainable
+    assert not report.usable
     assert "77 (60 pixels), 99 (60 pixels)" in next(str(p) for p in report.problems if p.kind == "labels")
     text = str(report)
-    assert "8 images, 3 read well" in text
+    assert "3 of 8 images readable with their masks" in text
     assert "training would fail" in text
 
 
 def test_pixels_and_images_are_counted_per_class(tmp_path):
     report = check_dataset(create_dataset("camvid", camvid(tmp_path, [0, 0, 1, 11]), "val"))
-    assert report.trainable
+    assert report.usable
     assert report.pixels[[0, 1, 2, 255]].tolist() == [3 * 96, 3 * 48, 0, 3 * 48]
     assert report.images[[0, 1, 2, 255]].tolist() == [3, 3, 0, 3]
     values = report.to_dict()
     assert values["classes"][0] == {"name": "sky", "pixels": 288, "share": 2 / 3, "images": 3}
     assert values["sizes"] == [{"width": 16, "height": 12, "images": 3}]
-    assert (values["read"], values["ignored_pixels"], values["trainable"]) == (3, 144, True)
+    assert (values["read"], values["ignored_pixels"], values["usable"]) == (3, 144, True)
     assert "without a single pixel: pole, road" in str(report)
 
 
 def test_files_left_over_do_not_hinder_training(tmp_path):
     save(camvid(tmp_path, [0, 1]) / "trainannot" / "left over.png", stripes([0]))
     report = check_dataset(create_dataset("camvid", tmp_path, "train"))
-    assert report.trainable
+    assert report.usable
     assert "extra: 1 (harmless)" in str(report)
 
 
 def test_masks_without_any_label_are_no_training_set(tmp_path):
-    assert not check_dataset(create_dataset("camvid", camvid(tmp_path, [11]), "train")).trainable
+    assert not check_dataset(create_dataset("camvid", camvid(tmp_path, [11]), "train")).usable
 
 
 def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from depict.data import create_dataset
-from depict.data.folder import validation_names
+from depict.data.folder import held_out_names
 from depict.errors import UserError
 from support.layouts import folder, picture, save, stripes
 
@@ -24,29 +24,37 @@ def test_black_and_white_masks_are_two_classes(tmp_path):
     assert sorted(dataset.read(0)[1].unique().tolist()) == [0, 1]
 
 
-def test_the_split_is_whole_stable_and_without_overlap(tmp_path):
+def test_the_split_is_complete_stable_and_without_overlap(tmp_path):
     folder(tmp_path, NAMES, [0, 1])
     train, val = (create_dataset("folder", tmp_path, split) for split in ("train", "val"))
     names = [{d.name_of(i) for i in range(len(d))} for d in (train, val)]
     assert names[0] | names[1] == set(NAMES)
     assert not names[0] & names[1]
-    assert names[1] == {"photo 12", "photo 16", "photo 18", "photo 9"}
+    assert names[1] == {"photo 12", "photo 13", "photo 16", "photo 18", "photo 9"}
+    assert len(create_dataset("folder", tmp_path, "trainval")) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("images", "held_out"), [(2, 1), (5, 1), (8, 2), (20, 5), (40, 10), (50, 10), (60, 12), (101, 20), (1000, 200)]
+)
+def test_exactly_a_fifth_is_held_out_but_ten_if_these_are_no_more_than_a_quarter(images, held_out):
+    assert len(held_out_names({f"{index}.jpg" for index in range(images)})) == held_out
 
 
 @given(st.sets(st.text(min_size=1, max_size=8), min_size=2, max_size=60))
-def test_both_parts_of_any_split_have_something(names):
-    held_out = validation_names(names)
+def test_both_sides_of_any_split_have_an_image(names):
+    held_out = held_out_names(names)
     assert 1 <= len(held_out) < len(names)
     assert held_out < names
 
 
 @given(st.sets(st.text(min_size=1, max_size=8), min_size=30, max_size=60), st.text(min_size=9, max_size=10))
-def test_a_new_image_moves_no_other_to_the_other_side(names, new):
-    before, after = validation_names(names), validation_names(names | {new})
-    assert after - {new} == before or len(before) in (1, len(names) - 1)
+def test_a_new_image_moves_at_most_one_other_to_the_other_side(names, new):
+    before, after = held_out_names(names), held_out_names(names | {new})
+    assert len((after - {new}) ^ before) <= 1
 
 
-def test_subfolders_are_the_split_if_there(tmp_path):
+def test_subfolders_are_the_split_if_there_are_any(tmp_path):
     for part, count in (("train", 3), ("val", 2)):
         for i in range(count):
             save(tmp_path / "images" / part / f"{i}.jpg", picture())
@@ -54,7 +62,31 @@ def test_subfolders_are_the_split_if_there(tmp_path):
     assert [len(create_dataset("folder", tmp_path, split)) for split in ("train", "val")] == [3, 2]
 
 
-def test_a_folder_to_test_with_may_have_one_part_only(tmp_path):
+def test_both_parts_together_keep_files_of_the_same_name_apart(tmp_path):
+    for part in ("train", "val"):
+        save(tmp_path / "images" / part / "a.jpg", picture())
+        save(tmp_path / "masks" / part / "a.png", stripes([0, 1]))
+    both = create_dataset("folder", tmp_path, "trainval")
+    assert [both.name_of(index) for index in range(len(both))] == ["train_a", "val_a"]
+    assert not both.problems
+
+
+def test_a_test_folder_is_a_split_with_or_without_masks(tmp_path):
+    folder(tmp_path, NAMES, [0, 1])
+    with pytest.raises(UserError, match="images/test"):
+        create_dataset("folder", tmp_path, "test")
+    save(tmp_path / "images" / "test" / "new.jpg", picture())
+    test = create_dataset("folder", tmp_path, "test")
+    assert (len(test), test.labeled) == (1, False)
+    assert test.read(0)[1].unique().tolist() == [255]
+    save(tmp_path / "masks" / "test" / "new.png", stripes([1, 0]))
+    test = create_dataset("folder", tmp_path, "test")
+    assert test.labeled
+    assert test.read(0)[1][0, ::8].tolist() == [1, 0]
+    assert len(create_dataset("folder", tmp_path, "train")) == 15
+
+
+def test_a_folder_may_have_one_part_only(tmp_path):
     folder(tmp_path / "all", NAMES, [0, 1])
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
@@ -104,7 +136,7 @@ def test_color_masks_are_read_by_their_colors(tmp_path):
     assert dataset.read(0)[1][0, ::4].tolist() == [1, 0, 255, 1]
 
 
-def test_palette_masks_hold_indices_unless_told_otherwise(tmp_path):
+def test_palette_masks_hold_indices_unless_set_otherwise(tmp_path):
     root = color_folder(tmp_path, [(0, 0, 255), (128, 0, 0)])
     mask = Image.fromarray(stripes([0, 1])).convert("P")
     mask.putpalette([0, 0, 255, 128, 0, 0])
@@ -116,7 +148,7 @@ def test_palette_masks_hold_indices_unless_told_otherwise(tmp_path):
     assert create_dataset("folder", root, "train").read(0)[1][0, ::8].tolist() == [1, 0]
 
 
-def test_a_color_that_nobody_named_is_reported(tmp_path):
+def test_a_color_without_a_class_is_reported(tmp_path):
     dataset = create_dataset("folder", color_folder(tmp_path, [(1, 2, 3), (128, 0, 0)]), "train")
     with pytest.raises(UserError, match=r"holds the colors #010203 \(96 pixels\), which classes.yaml does not name"):
         dataset.read(0)
@@ -132,8 +164,8 @@ def test_color_masks_without_colors_say_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("namse: [a]", "does not say the 'names'"),
-        ("names: [a]\ncolors: [[1, 2, 3]]", "unknown setting .* 'colors'. Did you mean 'colors'"),
+        ("namse: [a]", "does not list the 'names'"),
+        ("names: [a]\ncolours: [[1, 2, 3]]", "unknown setting .* 'colours'. Did you mean 'colors'"),
         ("names: [a, a]", "each once"),
         ("names: []", "1 to 254 class names"),
         ("names: [yes, no]", "is not of type"),

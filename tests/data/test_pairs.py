@@ -1,4 +1,4 @@
-"""Files that are not what they should be: each is told in one line that names it."""
+"""Files that are not what they should be: each is reported in one line that names it."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ def spoiled(root, **options):
 
 
 def complaint(root, quick: bool = True) -> str:
-    """What is said about the first sample, by the quick check before training or by reading it."""
+    """The error about the first sample, from the quick check before training or from reading it."""
     dataset = create_dataset("camvid", root, "train")
     with pytest.raises(UserError) as caught:
         quick_check(dataset) if quick else dataset.read(0)
@@ -156,7 +156,7 @@ def test_a_file_without_permission_is_named(tmp_path, quick):
 
 
 @BOTH
-def test_a_link_that_leads_to_itself_is_named(tmp_path, quick):
+def test_a_link_to_itself_is_named(tmp_path, quick):
     image, _ = spoiled(tmp_path)
     image.unlink()
     image.symlink_to(image)
@@ -164,7 +164,7 @@ def test_a_link_that_leads_to_itself_is_named(tmp_path, quick):
 
 
 @BOTH
-def test_what_is_not_a_file_is_not_opened(tmp_path, quick):
+def test_only_regular_files_are_opened(tmp_path, quick):
     image, _ = spoiled(tmp_path)
     image.unlink()
     os.mkfifo(image)  # opening it would wait for ever
@@ -190,7 +190,7 @@ def test_two_files_of_one_name_are_both_named(tmp_path):
     assert complaint(tmp_path) == text
 
 
-def test_a_mask_without_image_is_noted_and_does_no_harm(tmp_path):
+def test_a_mask_without_an_image_is_reported_and_harmless(tmp_path):
     image, mask = spoiled(tmp_path)
     image.unlink()
     dataset = create_dataset("camvid", tmp_path, "train")
@@ -198,7 +198,7 @@ def test_a_mask_without_image_is_noted_and_does_no_harm(tmp_path):
     quick_check(dataset)
 
 
-def test_an_empty_folder_is_named_with_what_it_should_hold(tmp_path):
+def test_an_empty_folder_is_named_with_the_layout_it_needs(tmp_path):
     for name in ("train", "trainannot"):
         (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=r"no train images of camvid in '.*': it needs train, trainannot, val"):
@@ -211,15 +211,19 @@ def test_a_folder_without_the_layout_says_what_it_needs(tmp_path, name):
         create_dataset(name, tmp_path, "train")
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match=f"{name} needs the folder it lies in: --root DIR"):
+    with pytest.raises(UserError, match=f"{name} needs --root DIR, a folder with"):
         create_dataset(name, None, "train")
 
 
-def test_unknown_names_are_answered_with_the_nearest():
+def test_unknown_names_suggest_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'cityscapes'"):
         create_dataset("cityscape", ".", "train")
-    with pytest.raises(UserError, match=r"unknown split 'test'. .*Known: train, val"):
-        create_dataset("camvid", ".", "test")
+    with pytest.raises(
+        UserError, match=r"unknown split 'tset'. Did you mean 'test'\? Known: train, val, trainval, test"
+    ):
+        create_dataset("camvid", ".", "tset")
+    with pytest.raises(UserError, match="pascal_context has no test split, only train, val, trainval"):
+        create_dataset("pascal_context", ".", "test")
 
 
 def test_names_with_spaces_and_accents_pair_whatever_their_unicode_form(tmp_path):
@@ -233,14 +237,14 @@ def test_names_with_spaces_and_accents_pair_whatever_their_unicode_form(tmp_path
             dataset.read(index)
 
 
-def test_hidden_files_and_other_files_are_passed_over(tmp_path):
+def test_hidden_and_other_files_are_skipped(tmp_path):
     spoiled(tmp_path)
     for name in (".DS_Store", "._0001TP_000000.png", "Thumbs.db", "notes.txt"):
         (tmp_path / "train" / name).write_text("x")
     assert len(create_dataset("camvid", tmp_path, "train")) == 3
 
 
-def test_a_photograph_is_turned_as_its_tag_says(tmp_path):
+def test_a_photograph_is_rotated_by_its_exif_tag(tmp_path):
     image, mask = spoiled(tmp_path)
     image.unlink()
     tag = Image.Exif()
@@ -249,7 +253,7 @@ def test_a_photograph_is_turned_as_its_tag_says(tmp_path):
     pixels[:, 8:] = 255
     turned = save(image.with_suffix(".jpg"), pixels, exif=tag.tobytes())
     assert "is 16x12 but its image" in complaint(tmp_path)
-    assert complaint(tmp_path, quick=False).endswith("is 12x16 (turned as its EXIF tag says).")
+    assert complaint(tmp_path, quick=False).endswith("is 12x16 (rotated by its EXIF tag).")
     save(mask, stripes([0, 1], 16, 12))
     dataset = create_dataset("camvid", tmp_path, "train")
     quick_check(dataset)
@@ -277,7 +281,7 @@ def test_a_picture_too_large_to_decode_is_refused_by_its_header(tmp_path, monkey
     assert complaint(tmp_path).startswith(f"'{image}': 16 x 12 pixels are more than the 100 that are read")
 
 
-def test_errors_survive_the_way_from_another_process(tmp_path):
+def test_errors_can_be_pickled(tmp_path):
     spoiled(tmp_path)[1].unlink()
     problem = create_dataset("camvid", tmp_path, "train").problems[0]
     copy = pickle.loads(pickle.dumps(problem))

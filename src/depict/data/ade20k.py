@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from depict.data.dataset import IGNORE, Recipe
-from depict.data.pairs import FileDataset, Named, inner, named_files
+from depict.data.pairs import FileDataset, Found, named_files, subfolder_or_root
 from depict.data.palette import Color
 
 CLASSES = """
@@ -46,21 +45,26 @@ def _color(text: str) -> Color:
 
 
 class ADE20K(FileDataset):
-    """Mask value 0 is unlabeled; k is class k - 1."""
+    """Mask value 0 is unlabeled, k is class k - 1. The test images have no public ground truth."""
 
     name = "ade20k"
     layout = (
         "ADEChallengeData2016/images/{training,validation} and "
-        "ADEChallengeData2016/annotations/{training,validation} (`depict prepare ade20k` gets them)"
+        "ADEChallengeData2016/annotations/{training,validation} (`depict prepare ade20k` downloads them; "
+        "release_test/testing for the test split: `--test`)"
     )
+    splits = ("train", "val", "trainval", "test")
     classes = tuple(name.strip() for name in CLASSES.split(","))
     palette = tuple(_color(text) for text in PALETTE.split())
     label_of_value = (IGNORE, *range(150))
+    submission_values = tuple(range(1, 151))
     recipe = Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512)
 
-    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
-        """Images and annotations of the split have the same names."""
-        part = {"train": "training", "val": "validation"}[self.split]
-        folder = inner(root, "ADEChallengeData2016")
-        images, masks = folder / "images" / part, folder / "annotations" / part
+    def find(self, root: Path, part: str) -> Found:
+        """Images and annotations have the same names; the test images are a release of their own."""
+        if part == "test":
+            return named_files(subfolder_or_root(root, "release_test") / "testing", self.layout), None
+        name = {"train": "training", "val": "validation"}[part]
+        folder = subfolder_or_root(root, "ADEChallengeData2016")
+        images, masks = folder / "images" / name, folder / "annotations" / name
         return named_files(images, self.layout), named_files(masks, self.layout)

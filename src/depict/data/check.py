@@ -1,4 +1,4 @@
-"""What is wrong with a data set, before a training finds out: the headers alone (quick), or every pixel."""
+"""Find out what is wrong with a data set before training does: from headers (quick), or by reading every pixel."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ import numpy as np
 from tqdm import tqdm
 
 from depict.data.dataset import IGNORE, Dataset, Subset
-from depict.data.pairs import DataError, FileDataset, check_mask, opened, size_error, upright_size
+from depict.data.pairs import DataError, FileDataset, check_mask_format, opened, size_error, upright_size
 from depict.errors import UserError
 
 SHOWN = 10
-"""Problems of one kind, and classes unseen, that the text report spells out; the JSON has all of them."""
+"""Problems of one kind, and unseen classes, that the text report lists; the JSON has all of them."""
 
 
 def quick_check(dataset: Dataset) -> None:
-    """Raise one line about the first file that is missing, unreadable or of the wrong size, from headers alone.
+    """Raise an error for the first file that is missing, unreadable or of the wrong size, from headers alone.
 
-    Runs before every training and evaluation: some thousand pairs per second. Of a subset only its own samples are
-    looked at. The first one is read whole, because a wrong kind of mask is mostly wrong in all of them.
+    Runs before every training and evaluation, at some thousand pairs per second; of a subset only its own samples are
+    checked. The first sample is read completely, because masks of a wrong format are mostly wrong in all files.
     """
-    whole, indices = _unwrapped(dataset)
-    if isinstance(whole, FileDataset):
-        for problem in whole.problems:
+    full, indices = _unwrap(dataset)
+    if isinstance(full, FileDataset):
+        for problem in full.problems:
             if problem.kind not in ("extra", "missing"):
                 raise problem
         for index in indices:
-            whole.paths(index)  # a missing mask is named at once, before any file is opened
+            full.paths(index)  # a missing mask is reported at once, before any file is opened
         with ThreadPoolExecutor(8) as pool:
-            for fault in pool.map(lambda index: _header_fault(whole, index), indices):
-                if fault is not None:
-                    raise fault
+            for error in pool.map(lambda index: _header_error(full, index), indices):
+                if error is not None:
+                    raise error
     dataset.read(0)
 
 
-def _unwrapped(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
-    """The data set below all subsets, and where in it the samples are."""
+def _unwrap(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
+    """The data set below all subsets, and the indices of the samples in it."""
     indices: Sequence[int] = range(len(dataset))
     while isinstance(dataset, Subset):
         indices = [dataset.indices[index] for index in indices]
@@ -49,13 +49,17 @@ def _unwrapped(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
     return dataset, indices
 
 
-def _header_fault(dataset: FileDataset, index: int) -> UserError | None:
+def _header_error(dataset: FileDataset, index: int) -> UserError | None:
     try:
         image_path, mask_path = dataset.paths(index)
-        with opened(image_path) as image, opened(mask_path) as mask:
-            check_mask(mask_path, mask)
-            if upright_size(image) != mask.size:
-                return size_error(image_path, upright_size(image), mask_path, mask.size)
+        with opened(image_path) as image:
+            image_size = upright_size(image)
+        if mask_path is None:
+            return None
+        with opened(mask_path) as mask:
+            check_mask_format(mask_path, mask)
+            if image_size != mask.size:
+                return size_error(image_path, image_size, mask_path, mask.size)
     except UserError as error:
         return error
     return None
@@ -63,24 +67,26 @@ def _header_fault(dataset: FileDataset, index: int) -> UserError | None:
 
 @dataclass
 class Report:
-    """What a whole reading of one split found."""
+    """What reading one split completely has found."""
 
     data: str
     split: str
+    labeled: bool
     classes: tuple[str, ...]
     samples: int
     problems: list[DataError] = field(default_factory=list)
     pixels: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
-    """Pixels per label; [255] are the ignored ones."""
+    """Pixels of each label; [255] are the ignored ones."""
     images: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
-    """Images per label in which it occurs."""
+    """Images in which each label occurs."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(width, height) -> images."""
 
     @property
-    def trainable(self) -> bool:
-        """Whether training would run through: files left over do no harm, everything else stops it."""
-        return all(problem.kind == "extra" for problem in self.problems) and self.pixels[:IGNORE].sum() > 0
+    def usable(self) -> bool:
+        """Whether training or prediction would succeed: extra files do no harm, any other problem stops it."""
+        sound = all(problem.kind == "extra" for problem in self.problems)
+        return sound and (not self.labeled or bool(self.pixels[:IGNORE].sum() > 0))
 
     @property
     def unseen(self) -> list[str]:
@@ -93,7 +99,8 @@ class Report:
         return {
             "data": self.data,
             "split": self.split,
-            "trainable": bool(self.trainable),
+            "labeled": self.labeled,
+            "usable": self.usable,
             "samples": self.samples,
             "read": int(sum(self.sizes.values())),
             "sizes": [{"width": w, "height": h, "images": n} for (w, h), n in self.sizes.most_common()],
@@ -110,15 +117,16 @@ class Report:
 
     def _lines(self) -> Iterator[str]:
         read = sum(self.sizes.values())
-        yield f"{self.data}, {self.split}: {self.samples} images, {read} read well with their masks"
+        yield f"{self.data}, {self.split}: {read} of {self.samples} images readable{' with their masks' * self.labeled}"
         if read:
             areas = sorted(self.sizes, key=lambda size: size[0] * size[1])
             smallest, largest = ("x".join(map(str, size)) for size in (areas[0], areas[-1]))
             yield f"  sizes: {smallest}" + (f" to {largest}" if len(areas) > 1 else "")
+        if read and self.labeled:
             yield from self._table()
-        if self.unseen and read:
-            further = f" and {len(self.unseen) - SHOWN} more" if len(self.unseen) > SHOWN else ""
-            yield f"  without a single pixel: {', '.join(self.unseen[:SHOWN])}{further}"
+            if self.unseen:
+                others = f" and {len(self.unseen) - SHOWN} more" if len(self.unseen) > SHOWN else ""
+                yield f"  without a single pixel: {', '.join(self.unseen[:SHOWN])}{others}"
         kinds = Counter(problem.kind for problem in self.problems)
         for kind, count in kinds.items():
             yield f"  {kind}: {count}" + (" (harmless)" if kind == "extra" else "")
@@ -126,7 +134,10 @@ class Report:
             yield from (f"    {message}" for message in messages[:SHOWN])
             if count > SHOWN:
                 yield f"    ... and {count - SHOWN} more"
-        yield f"  {'ready for training' if self.trainable else 'training would fail'}"
+        if self.labeled:
+            yield f"  {'ready for training' if self.usable else 'training would fail'}"
+        else:
+            yield f"  no ground truth: {'ready for prediction' if self.usable else 'prediction would fail'}"
 
     def _table(self) -> Iterator[str]:
         labeled = max(1, int(self.pixels[:IGNORE].sum()))
@@ -140,40 +151,29 @@ class Report:
 
 
 def check_dataset(dataset: Dataset, workers: int = 0, progress: bool = False) -> Report:
-    """Read every sample, in this process or in `workers` others, and count labels and faults."""
-    report = Report(dataset.name, dataset.split, dataset.classes, len(dataset))
+    """Read every sample, in this process or in `workers` others, and count labels and problems."""
+    report = Report(dataset.name, dataset.split, dataset.labeled, dataset.classes, len(dataset))
     if isinstance(dataset, FileDataset):
         report.problems += [problem for problem in dataset.problems if problem.kind != "missing"]
+    inspected = _inspect_all(dataset, workers)
     description = f"{dataset.name} {dataset.split}"
-    for found in tqdm(
-        _inspections(dataset, workers), description, len(dataset), unit="image", disable=None if progress else True
-    ):
-        if isinstance(found, DataError):
-            report.problems.append(found)
+    for sample in tqdm(inspected, description, len(dataset), unit="image", disable=None if progress else True):
+        if isinstance(sample, DataError):
+            report.problems.append(sample)
         else:
-            size, counts = found
+            size, counts = sample
             report.sizes[size] += 1
             report.pixels += counts
             report.images += counts > 0
     return report
 
 
-Found = tuple[tuple[int, int], np.ndarray] | DataError
+Inspected = tuple[tuple[int, int], np.ndarray] | DataError
+"""((width, height), pixels of each label (256,)) of one sample, or what is wrong with it."""
 
 
-def _inspections(dataset: Dataset, workers: int) -> Iterator[Found]:
-    indices = range(len(dataset))
-    if workers < 1:
-        yield from (inspect(dataset, index) for index in indices)
-        return
-    # Fresh processes: forking one that already runs torch's threads may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_adopt, initargs=(dataset,)) as pool:
-        yield from pool.map(_inspect_adopted, indices, chunksize=max(1, min(32, len(indices) // (4 * workers))))
-
-
-def inspect(dataset: Dataset, index: int) -> Found:
-    """((width, height), pixels per label (256,)) of one sample, or what is wrong with it."""
+def inspect_sample(dataset: Dataset, index: int) -> Inspected:
+    """Read one sample and count its labels."""
     try:
         _, labels = dataset.read(index)
     except DataError as error:
@@ -181,13 +181,25 @@ def inspect(dataset: Dataset, index: int) -> Found:
     return (labels.shape[1], labels.shape[0]), np.bincount(labels.numpy().ravel(), minlength=256)
 
 
-_adopted: Dataset
+def _inspect_all(dataset: Dataset, workers: int) -> Iterator[Inspected]:
+    indices = range(len(dataset))
+    if workers < 1:
+        yield from (inspect_sample(dataset, index) for index in indices)
+        return
+    # New processes: forking one that already runs torch's threads may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_set_dataset, initargs=(dataset,)) as pool:
+        yield from pool.map(_inspect_in_worker, indices, chunksize=max(1, min(32, len(indices) // (4 * workers))))
 
 
-def _adopt(dataset: Dataset) -> None:
-    global _adopted
-    _adopted = dataset
+_dataset: Dataset
+"""The data set of a worker process, sent once instead of with every index."""
 
 
-def _inspect_adopted(index: int) -> Found:
-    return inspect(_adopted, index)
+def _set_dataset(dataset: Dataset) -> None:
+    global _dataset
+    _dataset = dataset
+
+
+def _inspect_in_worker(index: int) -> Inspected:
+    return inspect_sample(_dataset, index)

@@ -1,8 +1,9 @@
-"""Anyone's own data: a folder of images and a folder of masks, matched by name.
+"""`folder`: your own images and masks in two folders, matched by name.
 
 ```
-DIR/images/*.jpg   DIR/masks/*.png          split 80:20 by a hash of the name, or
-DIR/images/train   DIR/images/val   ...     the split that is there, the same in both folders
+DIR/images/*.jpg   DIR/masks/*.png          a fifth is held out for validation, or
+DIR/images/train   DIR/images/val   ...     your own split, the same in both folders
+DIR/images/test                             optional test images, with or without DIR/masks/test
 DIR/classes.yaml                            optional, see `ClassesFile`
 ```
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,32 +20,34 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from depict.data import SPLITS
 from depict.data.dataset import IGNORE, Recipe
-from depict.data.pairs import INVALID, DataError, FileDataset, Named, color_error, named_files, read_mask
+from depict.data.pairs import INVALID, DataError, FileDataset, Found, color_error, count_values, named_files, read_mask
 from depict.data.palette import Color, palette_for
 from depict.errors import UserError
 from depict.io.yaml import from_dict, read_yaml
 
 CLASSES = "classes.yaml"
 HELD_OUT = 0.2
-WAY_OUT = f", or give the color of each class under 'colors' in {CLASSES}"
+"""Share of the images held out for validation where there is no split."""
+FEW, MOST_OF_FEW = 10, 0.25
+"""If that is fewer than this many: this many, but no more than this share."""
+GIVE_COLORS = f", or give the color of each class under 'colors' in {CLASSES}"
 
 
 @dataclass
 class ClassesFile:
-    """What `classes.yaml` may say."""
+    """The settings in `classes.yaml`."""
 
     names: tuple[str, ...]
     """Class names; the first is mask value 0, the next 1, and so on, unless `values` says otherwise."""
     values: tuple[int, ...] | None = None
-    """Mask value of each class, such as 0 and 255 for masks in black and white."""
+    """Mask value of each class, such as 0 and 255 for black-and-white masks."""
     colors: tuple[tuple[int, int, int], ...] | None = None
-    """RGB of each class, for pictures; with it masks may be color pictures (RGB) in these colors."""
+    """RGB of each class in overlays; with it, masks may be RGB pictures in these colors."""
     ignore: int | tuple[int, int, int] | None = None
-    """A further mask value (or color) that is not to be learned, besides 255; `names` pass over it."""
+    """Another mask value (or color) to ignore, in addition to 255; `names` skip it."""
     color_masks: bool = False
-    """Palette PNGs hold their colors too, not indices (RGB pictures are recognized without this)."""
+    """Read palette PNGs by their colors instead of their indices (RGB pictures need no setting)."""
     images: str = "images"
     """Folder of the images."""
     masks: str = "masks"
@@ -52,96 +55,116 @@ class ClassesFile:
 
 
 class Folder(FileDataset):
-    """Classes come from `classes.yaml`; without it they are the values found in all the masks.
+    """Classes come from `classes.yaml`; without it they are the values found in the masks.
 
-    Then 255 is ignored, unless masks hold 0 and 255 alone: these are two classes.
+    Then 255 is ignored, unless the masks hold only 0 and 255: these are two classes.
     """
 
     name = "folder"
     layout = "the folders 'images' and 'masks' (or others named in classes.yaml)"
+    splits = ("train", "val", "trainval", "test")
     recipe = Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3)
 
-    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
-        """List both folders, learn the classes, and make the split if there is none."""
-        if not root.is_dir():
-            raise UserError(f"'{root}' is not a folder; it needs {self.layout}.")
-        given = read_classes(root / CLASSES) if (root / CLASSES).exists() else None
-        images, masks = root / (given.images if given else "images"), root / (given.masks if given else "masks")
-        divided = [part for part in SPLITS if (images / part).is_dir()]
-        parts = dict.fromkeys([*divided, self.split]) if divided else ("",)  # pictures to test with have only one part
-        images_of = {part: named_files(images / part, self.layout) for part in parts}
-        masks_of = {part: named_files(masks / part, self.layout) for part in images_of}
-        if given:
-            self._declare(given)
-        else:
-            self._discover([path for files in masks_of.values() for _, path in files])
-        if divided:
-            return images_of[self.split], masks_of[self.split]
-        held_out = validation_names({name for name, _ in images_of[""]})
-        chosen = [
-            [(name, path) for name, path in files if (name in held_out) == (self.split == "val")]
-            for files in (images_of[""], masks_of[""])
-        ]
-        return chosen[0], chosen[1]
+    def __init__(self, root: Path | None, split: str) -> None:
+        if root is not None:
+            self._learn_classes(root)
+        super().__init__(root, split)
+
+    def find(self, root: Path, part: str) -> Found:
+        """The part's subfolders; without any, the held-out images or the others."""
+        images, masks = self._image_folder, self._mask_folder
+        if part == "test" and not (masks / part).is_dir():
+            return named_files(images / part, self.layout), None
+        if part == "test" or self._parts(images):
+            return named_files(images / part, self.layout), named_files(masks / part, self.layout)
+        image_files, mask_files = named_files(images, self.layout), named_files(masks, self.layout)
+        held_out = held_out_names({name for name, _ in image_files})
+
+        def belongs(name: str) -> bool:
+            return (name in held_out) == (part == "val")
+
+        return [pair for pair in image_files if belongs(pair[0])], [pair for pair in mask_files if belongs(pair[0])]
 
     def identity(self) -> Iterator[object]:
-        """As for any files; and how colors are read."""
+        """As for any files, and how colors are read."""
         yield from super().identity()
-        yield self._color_masks, sorted(self._coded.items())
+        yield self._color_masks, sorted(self._label_of_code.items())
 
     def read_labels(self, path: Path) -> np.ndarray:
-        """Indices, or colors where classes.yaml gives them."""
+        """Mask indices, or colors if classes.yaml gives them, as labels."""
         mask = read_mask(path, colors=self._color_masks)
         if mask.ndim == 2:
-            return self.look_up(mask, self.label_of_value, path)
-        if not self._coded:
-            raise color_error(path, WAY_OUT)
+            return self.values_to_labels(mask, self.label_of_value, path)
+        if not self._label_of_code:
+            raise color_error(path, GIVE_COLORS)
         red, green, blue = mask.astype(np.int32).transpose(2, 0, 1)
         codes = red << 16 | green << 8 | blue
         labels = np.take(self._label_of_color, codes)
-        if (strange := labels == INVALID).any():
-            found = np.unique(codes[strange], return_counts=True)
-            listed = ", ".join(f"#{c:06x} ({n} pixels)" for c, n in list(zip(*found, strict=True))[:5])
-            raise DataError(f"the mask '{path}' holds the colors {listed}, which {CLASSES} does not name.", "labels")
+        if (unknown := labels == INVALID).any():
+            colors = count_values(codes[unknown], "#{:06x}")
+            raise DataError(f"the mask '{path}' holds the colors {colors}, which {CLASSES} does not name.", "labels")
         return labels
 
     @functools.cached_property
     def _label_of_color(self) -> np.ndarray:
         """The label of each of the 2^24 colors: 16 MB, twice as fast as a search among the few that have one."""
         table = np.full(1 << 24, INVALID, np.uint8)
-        table[list(self._coded.keys())] = list(self._coded.values())
+        table[list(self._label_of_code.keys())] = list(self._label_of_code.values())
         return table
 
-    def _declare(self, given: ClassesFile) -> None:
+    def _learn_classes(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UserError(f"'{root}' is not a folder; it needs {self.layout}.")
+        given = read_classes(root / CLASSES) if (root / CLASSES).exists() else None
+        self._image_folder = root / (given.images if given else "images")
+        self._mask_folder = root / (given.masks if given else "masks")
+        if given:
+            self._take_classes(given)
+        else:
+            self._find_classes()
+
+    def _take_classes(self, given: ClassesFile) -> None:
         self.classes = given.names
         self.palette = given.colors or palette_for(given.names)
         self._color_masks = given.color_masks
-        self._coded = {_code(color): label for label, color in enumerate(given.colors or ())}
+        self._label_of_code = {_code(color): label for label, color in enumerate(given.colors or ())}
         if isinstance(given.ignore, tuple):
-            self._coded[_code(given.ignore)] = IGNORE
+            self._label_of_code[_code(given.ignore)] = IGNORE
         counted = [value for value in range(256) if value != given.ignore][: len(given.names)]
         ignore = given.ignore if isinstance(given.ignore, int) else IGNORE
         self.label_of_value = _label_of_value(list(given.values or counted), ignore)
 
-    def _discover(self, masks: list[Path]) -> None:
+    def _find_classes(self) -> None:
+        """Read all masks for the values in them."""
+        named_files(self._image_folder, self.layout)  # a missing folder of images is reported first
+        folders = [self._mask_folder / part for part in self._parts(self._image_folder)] or [self._mask_folder]
+        if (test := self._mask_folder / "test").is_dir():
+            folders.append(test)
+        masks = [path for folder in folders for _, path in named_files(folder, self.layout)]
         with ThreadPoolExecutor() as pool:
-            found = list(tqdm(pool.map(_values, masks), "finding classes", len(masks), delay=2, unit="mask"))
+            found = list(tqdm(pool.map(_mask_values, masks), "finding classes", len(masks), delay=2, unit="mask"))
         values = sorted(set[int]().union(*(item for item in found if isinstance(item, set))))
         if values != [0, IGNORE]:
             values = [value for value in values if value != IGNORE]
         if not values:
-            raise next((item for item in found if isinstance(item, DataError)), UserError("no masks"))
+            nothing = UserError(f"no masks in '{self._mask_folder}': it needs class indices as 8-bit PNGs.")
+            raise next((item for item in found if isinstance(item, DataError)), nothing)
         self.classes = tuple(map(str, values))
         self.palette = palette_for(self.classes)
-        self._color_masks, self._coded = False, {}
+        self._color_masks, self._label_of_code = False, {}
         self.label_of_value = _label_of_value(values)
+
+    @staticmethod
+    def _parts(folder: Path) -> list[str]:
+        """The subfolders that make a split; none: it is made here."""
+        return [part for part in ("train", "val") if (folder / part).is_dir()]
 
 
 def read_classes(path: Path) -> ClassesFile:
     """Read and check a `classes.yaml`."""
     settings = read_yaml(path)
     if "names" not in settings:
-        raise UserError(f"'{path}' does not say the 'names' of the classes.")
+        raise UserError(f"'{path}' does not list the 'names' of the classes.")
     given = from_dict(ClassesFile, settings, f"'{path}'")
     if not 1 <= len(given.names) <= INVALID or len(set(given.names)) < len(given.names):
         raise UserError(f"'{path}' must give 1 to {INVALID} class names, each once, not {len(given.names)}.")
@@ -151,47 +174,44 @@ def read_classes(path: Path) -> ClassesFile:
         raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.values)} values.")
     if given.values is not None and len({*given.values, given.ignore}) <= len(given.values):
         raise UserError(f"'{path}' gives one mask value to two classes, or to a class and 'ignore'.")
-    every = [*(given.colors or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
-    if len(set(every)) < len(every):
+    colors = [*(given.colors or ()), *([given.ignore] if isinstance(given.ignore, tuple) else [])]
+    if len(set(colors)) < len(colors):
         raise UserError(f"'{path}' gives one color to two classes, or to a class and 'ignore'.")
-    numbers = [*(given.values or ()), *([given.ignore] if isinstance(given.ignore, int) else [])]
-    every += [(number,) * 3 for number in numbers]
-    if any(not 0 <= part <= 255 for color in every for part in color):
+    values = [*(given.values or ()), *([given.ignore] if isinstance(given.ignore, int) else [])]
+    if not all(0 <= number <= 255 for number in [*values, *(channel for color in colors for channel in color)]):
         raise UserError(f"'{path}' holds a color or value outside 0..255.")
     if given.color_masks and not given.colors:
-        raise UserError(f"'{path}' says color_masks but gives no 'colors'.")
+        raise UserError(f"'{path}' sets color_masks but gives no 'colors'.")
     for folder in (given.images, given.masks):
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise UserError(f"'{path}' names the folder '{folder}', which is not inside '{path.parent}'.")
     return given
 
 
-def validation_names(names: set[str]) -> set[str]:
-    """A fifth of the names, chosen by their hash: the same on every machine, and stable when files are added.
+def held_out_names(names: set[str]) -> set[str]:
+    """The names to validate on: exactly a fifth; of fewer than 50, up to a quarter in order to have ten.
 
-    Both parts have at least one name if there are two.
+    Chosen by a hash of the name: the same on every machine, in any order, and adding an image moves at most one other
+    to the other side. Both sides have at least one name if there are two.
     """
-    rank = {name: int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64 for name in names}
-    if len(names) < 2:
-        return set()
-    ordered = sorted(names, key=lambda name: rank[name])
-    count = sum(value < HELD_OUT for value in rank.values())
+    count = max(round(HELD_OUT * len(names)), min(FEW, int(MOST_OF_FEW * len(names))))
+    ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode(errors="surrogateescape")).digest())
     return set(ordered[: min(max(count, 1), len(names) - 1)])
 
 
-def _values(path: Path) -> set[int] | DataError:
-    """The values in one mask; a broken one is left to be reported when it is read or checked."""
+def _mask_values(path: Path) -> set[int] | DataError:
+    """The values in one mask; a broken mask is reported when it is read or checked."""
     try:
         mask = read_mask(path)
     except DataError as error:
         return error
     if mask.ndim == 3:
-        return color_error(path, WAY_OUT)
+        return color_error(path, GIVE_COLORS)
     return set(np.flatnonzero(np.bincount(mask.ravel())).tolist())
 
 
 def _label_of_value(values: list[int], ignore: int = IGNORE) -> tuple[int, ...]:
-    """The label of every mask value: they count up along `values`."""
+    """The label of each of the 256 mask values: `values` are labels 0, 1, 2, ..."""
     labels = {IGNORE: IGNORE, ignore: IGNORE, **{value: label for label, value in enumerate(values)}}
     return tuple(labels.get(value, INVALID) for value in range(256))
 

@@ -1,7 +1,7 @@
-"""Data sets made of files: an image and a mask of the same name, read, decoded and never trusted.
+"""Data sets of files: each image has a mask of the same name. Nothing about the files is trusted.
 
-Decoding is that of `images.py`. Images are turned as their EXIF tag says, as every viewer and labeling tool shows
-them, so that a mask has to fit the turned image.
+Images are decoded by `io/images.py` and rotated by their EXIF tag, as viewers and labeling tools show them; a mask must
+have the size of the rotated image.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
 INVALID = 254
-"""Stands in lookup tables for a mask value that means nothing; so 254 classes are the most."""
+"""Marks mask values without a class in lookup tables; therefore at most 254 classes are supported."""
 
-Named = tuple[str, Path]
+NamedPath = tuple[str, Path]
+"""A file and the name under which image and mask are paired."""
+Found = tuple[Iterable[NamedPath], Iterable[NamedPath] | None]
+"""Images and masks of a part; masks are None where there is no ground truth."""
 
 
 class DataError(UserError):
-    """A fault of one file. `kind`: missing, extra, duplicate, unreadable, format, size or labels."""
+    """A problem with one file. `kind`: missing, extra, duplicate, unreadable, format, size or labels."""
 
     def __init__(self, message: str, kind: str = "unreadable") -> None:
         super().__init__(message)
@@ -39,55 +42,55 @@ class DataError(UserError):
 
 
 class FileDataset(Dataset):
-    """Pairs of files. A subclass says where they lie (`find`) and what the mask values mean (`meaning`)."""
+    """Pairs of files. A subclass says where they are (`find`) and what mask values mean (`label_of_value`)."""
 
     layout: str
-    """What must lie under the root, for error messages."""
+    """What the root folder must contain, for error messages."""
     label_of_value: tuple[int, ...]
-    """The label that mask value 0, 1, 2, ... stands for. Further values are errors, but for 255, which is ignored."""
+    """The label of mask value 0, 1, 2, ...; other values are errors, except 255, which is ignored."""
 
     def __init__(self, root: Path | None, split: str) -> None:
         super().__init__(root, split)
         if root is None:
-            raise UserError(f"{self.name} needs the folder it lies in: --root DIR with {self.layout}.")
-        images, masks = self.find(root)
+            raise UserError(f"{self.name} needs --root DIR, a folder with {self.layout}.")
+        images, masks = self._find_split(root)
         if len(self.classes) > INVALID:
             raise UserError(f"{self.name} has {len(self.classes)} classes; at most {INVALID} are supported.")
         self.problems: list[DataError] = []
-        """Files that are missing, left over or there twice; `extra` alone does not hinder training."""
-        self._images, self._masks = self._unique(images), self._unique(masks)
+        """Missing, extra and duplicate files; `extra` ones do not prevent training."""
+        self.labeled = masks is not None
+        self._images, self._masks = self._without_duplicates(images), self._without_duplicates(masks or ())
         if not self._images:
             raise UserError(f"no {split} images of {self.name} in '{root}': it needs {self.layout}.")
         self._names = sorted(self._images)
-        for name in self._names:
-            if name not in self._masks:
-                self.problems.append(self._missing(name))
+        if self.labeled:
+            self.problems += [self._missing(name) for name in self._names if name not in self._masks]
         for name in sorted(self._masks.keys() - self._images.keys()):
             self.problems.append(DataError(f"no image for the mask '{self._masks[name]}'.", "extra"))
 
-    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
-        """The images and the masks of the split, each under the name that pairs them."""
+    def find(self, root: Path, part: str) -> Found:
+        """The images and masks of `train`, `val` or `test`, each under the name that pairs them."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._names)
 
     def name_of(self, index: int) -> str:
-        """What image and mask are both called."""
+        """The name that image and mask share."""
         return self._names[index]
 
-    def paths(self, index: int) -> tuple[Path, Path]:
-        """Image and mask of a sample."""
+    def paths(self, index: int) -> tuple[Path, Path | None]:
+        """Image and mask of a sample; the mask is None in a split without ground truth."""
         name = self._names[index]
-        if name not in self._masks:
+        if self.labeled and name not in self._masks:
             raise self._missing(name)
-        return self._images[name], self._masks[name]
+        return self._images[name], self._masks.get(name)
 
     def identity(self) -> Iterator[object]:
-        """What mask values mean; names, sizes and times of all files, so that other files are another data set."""
+        """The meaning of mask values, and name, size and time of every file."""
         yield self.label_of_value
         for index, name in enumerate(self._names):
-            for path in self.paths(index):
+            for path in filter(None, self.paths(index)):
                 try:
                     status = path.stat()
                 except OSError as error:
@@ -95,21 +98,24 @@ class FileDataset(Dataset):
                 yield name, path.name, status.st_size, status.st_mtime_ns
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Image uint8 (3, H, W) and labels uint8 (H, W), 255 = ignored."""
+        """Image uint8 (3, H, W) and labels uint8 (H, W), 255 = ignored; all are 255 without ground truth."""
         import torch
 
         image_path, mask_path = self.paths(index)
-        image, labels = read_image(image_path), self.read_labels(mask_path)
+        image = read_image(image_path)
+        if mask_path is None:
+            return image, torch.full(image.shape[1:], IGNORE, dtype=torch.uint8)
+        labels = self.read_labels(mask_path)
         if image.shape[1:] != labels.shape:
             raise size_error(image_path, image.shape[:0:-1], mask_path, labels.shape[::-1])
         return image, torch.from_numpy(labels)
 
     def read_labels(self, path: Path) -> np.ndarray:
         """A mask file as labels uint8 (H, W)."""
-        return self.look_up(read_mask(path), self.label_of_value, path)
+        return self.values_to_labels(read_mask(path), self.label_of_value, path)
 
-    def look_up(self, mask: np.ndarray, label_of_value: tuple[int, ...], path: Path) -> np.ndarray:
-        """Mask values uint8 (H, W) to labels uint8 (H, W); `path` is for errors."""
+    def values_to_labels(self, mask: np.ndarray, label_of_value: tuple[int, ...], path: Path) -> np.ndarray:
+        """Mask values uint8 (H, W) as labels uint8 (H, W); `path` is for error messages."""
         if mask.ndim == 3:
             raise color_error(path)
         table = np.full(256, INVALID, np.uint8)
@@ -117,24 +123,33 @@ class FileDataset(Dataset):
         table[: len(label_of_value)] = label_of_value
         labels = np.take(table, mask)
         if (labels == INVALID).any():
-            found = np.unique(mask[labels == INVALID], return_counts=True)
-            listed = ", ".join(f"{value} ({count} pixels)" for value, count in list(zip(*found, strict=True))[:5])
             known = [value for value, label in enumerate(label_of_value) if label < INVALID]
-            whole = known == list(range(known[0], known[-1] + 1))
-            where = f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
-            void = f", and {IGNORE} for ignored pixels" if table[IGNORE] == IGNORE else ""
+            is_range = known == list(range(known[0], known[-1] + 1))
+            allowed = f"{known[0]} to {known[-1]}" if is_range else ", ".join(map(str, known))
+            ignored = f", and {IGNORE} for ignored pixels" if table[IGNORE] == IGNORE else ""
             raise DataError(
-                f"the mask '{path}' holds {listed}; {self.name} has {len(self.classes)} classes, "
-                f"in mask values {where}{void}.",
+                f"the mask '{path}' holds {count_values(mask[labels == INVALID])}; {self.name} has "
+                f"{len(self.classes)} classes, in mask values {allowed}{ignored}.",
                 "labels",
             )
         return labels
+
+    def _find_split(self, root: Path) -> Found:
+        if self.split != "trainval":
+            return self.find(root, self.split)
+        images: list[NamedPath] = []
+        masks: list[NamedPath] = []
+        for part in ("train", "val"):
+            for files, found in zip((images, masks), self.find(root, part), strict=True):
+                # Both parts may have a file of the same name.
+                files += [(f"{part}_{name}", path) for name, path in found or ()]
+        return images, masks
 
     def _missing(self, name: str) -> DataError:
         path = self._images[name]
         return DataError(f"no mask for '{path}': add one of the same name, or remove the image.", "missing")
 
-    def _unique(self, files: Iterable[Named]) -> dict[str, Path]:
+    def _without_duplicates(self, files: Iterable[NamedPath]) -> dict[str, Path]:
         chosen: dict[str, Path] = {}
         for name, path in files:
             if name in chosen:
@@ -145,11 +160,11 @@ class FileDataset(Dataset):
         return chosen
 
 
-def named_files(folder: Path, layout: str, ending: str = "") -> list[Named]:
-    """The picture files in a folder (not below it), sorted, under their names without `ending` and suffix.
+def named_files(folder: Path, layout: str, ending: str = "") -> list[NamedPath]:
+    """The picture files directly in a folder, sorted, under their names without `ending` and suffix.
 
-    Nothing is opened: a dangling or circular link is listed here and named when it is read. Names are compared
-    in Unicode's composed form, because some systems store the decomposed one.
+    No file is opened: a broken link is listed here and reported when it is read. Names are compared in Unicode's
+    composed form, because some systems store the decomposed one.
     """
     try:
         paths = sorted(folder.iterdir())
@@ -163,8 +178,8 @@ def named_files(folder: Path, layout: str, ending: str = "") -> list[Named]:
     return names
 
 
-def inner(root: Path, name: str) -> Path:
-    """The folder `name` in `root`, or `root` itself when that is the one."""
+def subfolder_or_root(root: Path, name: str) -> Path:
+    """The folder `name` in `root`, or `root` itself if the user gave that folder as the root."""
     return root / name if (root / name).is_dir() else root
 
 
@@ -177,22 +192,28 @@ def read_image(path: Path) -> torch.Tensor:
 
 
 def read_mask(path: Path, colors: bool = False) -> np.ndarray:
-    """A mask file: indices uint8 (H, W), or colors uint8 (H, W, 3) of RGB (with `colors` also palette) files."""
+    """A mask file: indices uint8 (H, W), or colors uint8 (H, W, 3) for RGB (with `colors` also palette) files."""
     with opened(path) as image:
-        check_mask(path, image)
+        check_mask_format(path, image)
         if image.mode in ("1", "L", "P") and not (colors and image.mode == "P"):
             return np.array(image, np.uint8)
         return np.array(image.convert("RGB"))
 
 
-def color_error(path: Path, way_out: str = "") -> DataError:
-    """Colors where indices were expected."""
+def count_values(values: np.ndarray, template: str = "{}") -> str:
+    """The first five different values and how often each occurs: "77 (60 pixels), 99 (3 pixels)"."""
+    counted = list(zip(*np.unique(values, return_counts=True), strict=True))[:5]
+    return ", ".join(f"{template.format(value)} ({count} pixels)" for value, count in counted)
+
+
+def color_error(path: Path, alternative: str = "") -> DataError:
+    """The mask has colors where class indices were expected."""
     text = f"the mask '{path}' is a color (RGB) picture where class indices were expected: save it as an 8-bit PNG"
-    return DataError(f"{text} of class indices{way_out}.", "format")
+    return DataError(f"{text} of class indices{alternative}.", "format")
 
 
-def check_mask(path: Path, image: Image.Image) -> None:
-    """Refuse what can be told from a mask's header to hold no labels."""
+def check_mask_format(path: Path, image: Image.Image) -> None:
+    """Refuse a mask whose header shows that it cannot hold labels."""
     if image.format in ("JPEG", "MPO"):
         text = f"the mask '{path}' is a JPEG, which blurs labels: save masks as PNG."
     elif image.mode[0] in "IF":
@@ -204,7 +225,7 @@ def check_mask(path: Path, image: Image.Image) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """As `images.opened`; what it has against a file is a fault of the data."""
+    """`io.images.opened` whose errors are `DataError`s."""
     try:
         with open_picture(path) as image:
             yield image
@@ -215,15 +236,15 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height after turning by the EXIF tag, from the header alone."""
+    """Width and height after rotation by the EXIF tag, from the header alone."""
     return (image.height, image.width) if orientation(image) >= 5 else image.size
 
 
 def size_error(image: Path, image_size: Iterable[int], mask: Path, mask_size: Iterable[int]) -> DataError:
-    """The mask does not fit its image; sizes are (width, height)."""
+    """The mask does not have the size of its image; sizes are (width, height)."""
     mask_text, image_text = "x".join(map(str, mask_size)), "x".join(map(str, image_size))
     text = f"the mask '{mask}' is {mask_text} but its image '{image}' is {image_text}"
     with opened(image) as header:
         if upright_size(header) != header.size:
-            text += " (turned as its EXIF tag says)"
+            text += " (rotated by its EXIF tag)"
     return DataError(f"{text}.", "size")

@@ -1,12 +1,11 @@
-"""Pascal Context: VOC 2010 photographs labeled whole, 59 classes and background."""
+"""Pascal Context: VOC 2010 photographs with every pixel labeled, 59 classes and background."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from depict.data.dataset import IGNORE, Recipe
-from depict.data.pairs import FileDataset, Named, inner, named_files
+from depict.data.pairs import FileDataset, Found, named_files, subfolder_or_root
 from depict.data.palette import voc_palette
 from depict.errors import UserError
 
@@ -14,14 +13,14 @@ LISTS = "ImageSets/SegmentationContext"
 
 
 class PascalContext(FileDataset):
-    """60 classes, background among them. The palette is VOC's.
+    """60 classes, including background, in the colors of VOC. There is no test split.
 
-    Masks hold class indices in the order of the original 459 ids, which is alphabetical by the names used there
-    ("table", "cloth" and "bedclothes", not VOC's "diningtable").
+    Classes are in the order of the original 459 ids, which is alphabetical by the names used there ("table", "cloth"
+    and "bedclothes", not VOC's "diningtable").
     """
 
     name = "pascal_context"
-    layout = f"VOCdevkit/VOC2010 with JPEGImages, SegmentationClassContext and {LISTS} (`depict prepare` gets them)"
+    layout = f"VOCdevkit/VOC2010 with JPEGImages, SegmentationClassContext and {LISTS} (`depict prepare` makes them)"
     classes: tuple[str, ...] = (
         *("background", "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat", "book"),
         *("bottle", "building", "bus", "cabinet", "car", "cat", "ceiling", "chair", "cloth", "computer"),
@@ -34,10 +33,10 @@ class PascalContext(FileDataset):
     label_of_value: tuple[int, ...] = tuple(range(60))
     recipe = Recipe(short_edge=520, max_aspect=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
 
-    def find(self, root: Path) -> tuple[Iterable[Named], Iterable[Named]]:
-        """A text file names the images of the split."""
-        folder = inner(inner(root, "VOCdevkit"), "VOC2010")
-        names = self._names_in(folder / LISTS / f"{self.split}.txt")
+    def find(self, root: Path, part: str) -> Found:
+        """A text file lists the images of each part."""
+        folder = subfolder_or_root(subfolder_or_root(root, "VOCdevkit"), "VOC2010")
+        names = self._names_in(folder / LISTS / f"{part}.txt")
         masks = dict(named_files(folder / "SegmentationClassContext", self.layout))
         images = [(name, folder / "JPEGImages" / f"{name}.jpg") for name in names]
         return images, [(name, masks[name]) for name in dict.fromkeys(names) if name in masks]
