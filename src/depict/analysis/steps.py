@@ -19,10 +19,8 @@ from depict.decoders.blocks import MSSABlock, SubBlock
 class MSSAStep:
     """One MSSA step on the T tokens of one image; the first N of them are its patches."""
 
-    layer: int
-    """Its number among the MSSA steps, from 1."""
-    place: int
-    """Z[place] of the trace went in, Z[place + 1] came out."""
+    depth: int
+    """Z[depth] of the trace is the input, Z[depth + 1] the output."""
     block: MSSABlock
     before: Tensor
     """X (T, D)."""
@@ -38,7 +36,7 @@ class MSSAStep:
 
     @property
     def step_size(self) -> float:
-        """Above 0 where the step means to raise the coding rate, below where it means to lower it."""
+        """Positive if the step is meant to raise the coding rate, negative if it is meant to lower it."""
         return self.block.step_size().item()
 
     @property
@@ -48,7 +46,7 @@ class MSSAStep:
 
     @torch.no_grad()
     def normed(self) -> Tensor:
-        """Y = LayerNorm(X), which the operator acted on, (T, D)."""
+        """Y = LayerNorm(X), the operator's input, (T, D)."""
         return self.block.norm(self.before)
 
 
@@ -56,12 +54,11 @@ def mssa_steps(decoder: Decoder, trace: Trace) -> list[MSSAStep]:
     """The MSSA steps of a pass over one image, in order; none for a decoder without MSSA."""
     joint = isinstance(decoder, JointDecoder)
     tokens = [torch.cat([Z, Q], dim=1)[0] if joint else Z[0] for Z, Q in zip(trace.Z, trace.Q, strict=True)]
-    found: list[MSSAStep] = []
-    for place, block in enumerate(sub_blocks(decoder)):
-        if isinstance(block, MSSABlock):
-            before, after = tokens[place], tokens[place + 1]
-            found.append(MSSAStep(len(found) + 1, place, block, before, after, trace.Z[place].shape[1]))
-    return found
+    return [
+        MSSAStep(depth, block, tokens[depth], tokens[depth + 1], trace.Z[depth].shape[1])
+        for depth, block in enumerate(sub_blocks(decoder))
+        if isinstance(block, MSSABlock)
+    ]
 
 
 def mssa_blocks(decoder: Decoder) -> list[MSSABlock]:
@@ -74,11 +71,11 @@ def sub_blocks(decoder: Decoder) -> list[SubBlock]:
     return [part for part in decoder.modules() if isinstance(part, SubBlock)]
 
 
-def why_no_mssa(name: str) -> str:
-    """Why a question about MSSA steps has no answer for the decoder `name`."""
-    if name == "linear":
-        return "A linear decoder takes no steps: there is nothing to measure."
+def why_no_mssa(decoder: str) -> str:
+    """Why an analysis of MSSA steps does not apply to this decoder."""
+    if decoder == "linear":
+        return "A linear decoder has no steps, so there is nothing to measure."
     return (
-        f"The decoder '{name}' has no MSSA step: its attention is not derived from a coding rate, with bases P and a "
-        "step size of its own, so there is nothing to measure."
+        f"The decoder '{decoder}' has no MSSA step: its attention is not derived from a coding rate and has neither "
+        "bases P nor a step size, so there is nothing to measure."
     )
