@@ -92,7 +92,7 @@ def explicit(model: Any) -> None:
         return self.step_size * ((A @ W).transpose(1, 2).flatten(2) @ self.P)
 
     def mhsa(self, X):
-        queries, keys, values = self.heads_of(X)
+        queries, keys, values = self.queries_keys_values(X)
         A = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
         return X + self.proj((A @ values).transpose(1, 2).flatten(2))
 

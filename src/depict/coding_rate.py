@@ -1,10 +1,10 @@
-"""Coding rates: how many nats a set of embeddings takes at a given distortion, and what the paper builds on them.
+"""The coding rate of embeddings in nats at a given distortion: projected rates, bounds, gradients, Gram forms.
 
 Tokens are rows: Z (..., N, D). Bases are rows too: P (M, D), or any batch of them (..., M, D). `epsilon` is the
-distortion; the paper does not state its own, so every function takes it by name. Results are in nats.
+distortion; the paper does not state its value, so every function has it as a parameter.
 
-Determinants and solves are done in float64 whatever comes in, because I + c Z^T Z is ill-conditioned exactly where
-the rate is interesting; results return in the dtype of Z.
+Determinants and solves run in float64, because I + c Z^T Z is ill-conditioned exactly where the rate is interesting;
+results have the dtype of Z.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPSILON = 0.1
 def coding_rate(Z: Tensor, epsilon: float = EPSILON) -> Tensor:
     """R(Z) = 1/2 logdet(I_D + D / (N epsilon^2) Z^T Z), paper eq. (3): (..., N, D) -> (...).
 
-    The determinant is taken on the smaller Gram side: Z^T Z (D x D) or Z Z^T (N x N) give the same number.
+    The determinant is that of the smaller Gram matrix: Z^T Z (D x D) and Z Z^T (N x N) give the same number.
     """
     wide, c = Z.double(), _scale(Z, epsilon)
     gram = wide.mT @ wide if Z.shape[-1] <= Z.shape[-2] else wide @ wide.mT
@@ -31,12 +31,12 @@ def coding_rate(Z: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def projected_coding_rate(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """R(P^T Z), the rate of Z's coordinates in the bases P (..., M, D); batch dimensions broadcast."""
+    """R(P^T Z), the rate of the coordinates of Z in the bases P (..., M, D): (...). Batch dimensions broadcast."""
     return coding_rate(Z.double() @ P.double().mT, epsilon).to(Z.dtype)
 
 
 def basis_coding_rates(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """R(p_m^T Z) for every single basis p_m of P (..., M, D), the terms of paper eq. (6): (..., M)."""
+    """R(p_m^T Z) for every basis vector p_m of P (..., M, D), the terms of paper eq. (6): (..., M)."""
     _scale(Z, epsilon)
     return (0.5 * torch.log1p(_variances(Z, P) / epsilon**2)).to(Z.dtype)
 
@@ -58,9 +58,9 @@ def upper_bound(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def low_rank_gap(Z: Tensor, Q_bar: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """|R(Z) - R(Q_bar)|, the objective of paper eq. (14); Q_bar (..., N, D) has a centroid in every row.
+    """|R(Z) - R(Q_bar)|, the objective of paper eq. (14): (...). Every row of Q_bar (..., N, D) is a centroid.
 
-    `repeat_by_share` makes Q_bar from centroids and counts.
+    `repeat_by_share` builds Q_bar from centroids and counts.
     """
     if Z.shape[-2:] != Q_bar.shape[-2:]:
         raise UserError(f"Q_bar must have the shape of Z, {tuple(Z.shape[-2:])}, not {tuple(Q_bar.shape[-2:])}.")
@@ -83,13 +83,13 @@ def coding_rate_gradient(Z: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def projected_coding_rate_gradient(Z: Tensor, P: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """dR(P^T Z)/dZ for bases P (..., M, D): (..., N, D), exact for any P, orthonormal or not."""
+    """dR(P^T Z)/dZ for bases P (..., M, D): (..., N, D), exact even if P is not orthonormal."""
     wide = P.double()
     return (coding_rate_gradient(Z.double() @ wide.mT, epsilon) @ wide).to(Z.dtype)
 
 
 def gram_matrix(Z: Tensor) -> Tensor:
-    """Z^T Z in float64: (..., N, D) -> (..., D, D). It is all that a coding rate needs to know about the tokens."""
+    """Z^T Z in float64, which determines the coding rate: (..., N, D) -> (..., D, D)."""
     wide = Z.double()
     return wide.mT @ wide
 
@@ -137,6 +137,7 @@ def _half_logdet(matrix: Tensor) -> Tensor:
 
 
 def _scale(Z: Tensor, epsilon: float) -> float:
+    """D / (N epsilon^2), after checking both arguments."""
     if Z.ndim < 2 or 0 in Z.shape[-2:]:
         raise UserError(f"embeddings must have shape (..., N, D) with N and D above 0, not {tuple(Z.shape)}.")
     if not Z.is_floating_point():
@@ -147,9 +148,10 @@ def _scale(Z: Tensor, epsilon: float) -> float:
 
 
 def _identity_plus(matrix: Tensor) -> Tensor:
+    """I + matrix."""
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device) + matrix
 
 
 def _variances(Z: Tensor, P: Tensor) -> Tensor:
-    """Var(p_m^T Z), with the paper's assumption that Z has zero mean: (..., M), in float64."""
+    """Var(p_m^T Z), assuming as the paper does that Z has zero mean: (..., M), in float64."""
     return (Z.double() @ P.double().mT).square().mean(-2)

@@ -1,9 +1,9 @@
-"""Parameters and multiply-adds, counted as the paper does.
+"""Parameters and multiply-adds, counted as in the paper.
 
-The paper's convention, under which its figures come out: one multiply-add is 1, attention products are counted,
-LayerNorm is 5 per element; softmax, L2 norms, element-wise operations and the final interpolation are not counted.
-Decoders are counted by the formulas below (a test holds them against PyTorch's own counter), because the counter
-takes longer to import than all the rest of `depict info`.
+One multiply-add counts 1, including those of attention, and a LayerNorm 5 per element; softmax, L2 norms, element-wise
+operations and the final interpolation are not counted. This convention reproduces the paper's figures. Decoders are
+counted by formulas, which a test compares with PyTorch's counter: importing the counter takes longer than all the rest
+of `depict info`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def decoder_costs(name: str, dim: int, num_classes: int, grid: tuple[int, int], **options: Any) -> tuple[int, int]:
-    """Parameters and multiply-adds of a decoder for one image of `grid` patches; nothing is computed."""
+    """Parameters and multiply-adds of a decoder for one image of `grid` patches, without running it."""
     with torch.device("meta"):
         decoder = create_decoder(name, dim, num_classes, **options)
     return parameters(decoder), decoder_multiply_adds(decoder, grid[0] * grid[1])
@@ -45,26 +45,26 @@ def decoder_multiply_adds(decoder: Decoder, N: int) -> int:
     total = N * C * D + LAYER_NORM * N * C  # the dot product and mask_norm
     total += LAYER_NORM * (N + C) * D  # the final norms of patches and classes
     tokens = N if isinstance(decoder, DepictCA) else N + C
-    total += sum(_block(block, tokens, C, N) for block in decoder.modules())
+    total += sum(_block_multiply_adds(block, tokens, C, N) for block in decoder.modules())
     if isinstance(decoder, MaskTransformer):
         total += N * decoder.token_dim * D + (N + C) * D * D  # proj_in, then proj_patches and proj_classes
     return total
 
 
 def encoder_multiply_adds(encoder: nn.Module, image_size: tuple[int, int]) -> int:
-    """Multiply-adds of an encoder built on the meta device for one image, by PyTorch's counter."""
+    """Multiply-adds of an encoder on the meta device for one image, by PyTorch's counter."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    # The counter gives 2 per multiply-add and is halved, so an operation counts 2 in the mapping.
+    # The counter's total is halved below, because it counts 2 per multiply-add; so the mapping counts double.
     norm = {torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * LAYER_NORM * torch.Size(shape).numel()}
-    encoder.eval().requires_grad_(False)  # the counter's book-keeping of gradients trips over expanded parameters
+    encoder.eval().requires_grad_(False)  # with gradients, the counter fails on expanded parameters
     with FlopCounterMode(display=False, custom_mapping=norm) as counter:
         encoder(torch.empty(1, 3, *image_size, device="meta"))
     return counter.get_total_flops() // 2
 
 
-def _block(block: nn.Module, tokens: int, C: int, N: int) -> int:
-    """Multiply-adds of one sub-block on `tokens` tokens; MSCA has C queries and N keys."""
+def _block_multiply_adds(block: nn.Module, tokens: int, C: int, N: int) -> int:
+    """Multiply-adds of one sub-block on `tokens` tokens (MSCA: C queries and N keys); 0 for any other module."""
     if isinstance(block, MSSABlock):
         K, D = block.operator.P.shape
         return LAYER_NORM * tokens * D + 2 * tokens * K * D + 2 * tokens * tokens * K

@@ -1,11 +1,11 @@
 """MSSA and MSCA: attention as a gradient step on the coding rate.
 
-Tokens are rows here, so every formula is the transpose of the paper's: Z (..., N, D), Q (..., C, D), and
-P (K, D) with K = heads * head_dim bases as rows; rows h*head_dim to (h+1)*head_dim are the basis P'_h of head h.
+Tokens are rows, so every formula is the transpose of the paper's: Z (..., N, D), Q (..., C, D), and P (K, D) with
+K = heads * head_dim bases as rows; rows h*head_dim to (h+1)*head_dim are the basis P'_h of head h.
 
-Each operator stands twice: as a function of tensors, and as an `nn.Module` that owns P and a step size.
-Each has two paths with one meaning: fused (`scaled_dot_product_attention`: nothing of size N x N is kept) and
-explicit, taken when the attention itself is asked for.
+Each operator is a function of tensors, and an `nn.Module` that owns P and a step size. Each has two equivalent paths:
+fused (`scaled_dot_product_attention`, which stores nothing of size N x N) and explicit, which also returns the
+attention.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from depict.errors import UserError
 
 
 def mssa(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
-    """Multi-head subspace self-attention of Z, as released (paper eq. 23-24 with scaled softmax), (..., N, D)."""
+    """Multi-head subspace self-attention of Z: (..., N, D). Paper eq. (23)-(24), softmax scaled as released."""
     W = _project(Z, P, heads)
     return _lift(F.scaled_dot_product_attention(W, W, W, dropout_p=dropout), P)
 
 
 def mssa_explicit(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """`mssa`, and the attention A (..., heads, N, N) it used; rows of A sum to 1."""
+    """`mssa` and its attention A (..., heads, N, N), whose rows sum to 1."""
     W = _project(Z, P, heads)
     A = attention_weights(W, W, W.shape[-1] ** -0.5)
     return _lift(F.dropout(A, dropout) @ W, P), A
 
 
 def msca(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
-    """Multi-head subspace cross-attention of the queries Q to Z, as released (paper eq. 20-21), (..., C, D)."""
+    """Multi-head subspace cross-attention of Q to Z: (..., C, D). Paper eq. (20)-(21), softmax scaled as released."""
     V, W = _project(Q, P, heads), _project(Z, P, heads)
     return _lift(F.scaled_dot_product_attention(V, W, W, dropout_p=dropout), P)
 
 
 def msca_explicit(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """`msca`, and the attention A (..., heads, C, N) it used; rows of A sum to 1."""
+    """`msca` and its attention A (..., heads, C, N), whose rows sum to 1."""
     V, W = _project(Q, P, heads), _project(Z, P, heads)
     A = attention_weights(V, W, W.shape[-1] ** -0.5)
     return _lift(F.dropout(A, dropout) @ W, P), A
@@ -58,29 +58,27 @@ def msca_literal(Q: Tensor, Z: Tensor, P: Tensor, heads: int, epsilon: float) ->
 
 
 def mssa_literal_step(Z: Tensor, P: Tensor, heads: int, alpha: float, epsilon: float) -> Tensor:
-    """The scaled update of paper eq. (11), or of eq. (7) with one head per basis: Z after one step alpha."""
+    """Z after one step of size alpha, paper eq. (11); with one head per basis it is eq. (7)."""
     scale = alpha * _literal_scale(Z, P.shape[0] // heads, epsilon)
     return (1 + scale) * Z - scale * mssa_literal(Z, P, heads, epsilon)
 
 
 def msca_literal_step(Q: Tensor, Z: Tensor, P: Tensor, heads: int, alpha: float, epsilon: float) -> Tensor:
-    """The scaled update of paper eq. (19): Q after one step alpha."""
+    """Q after one step of size alpha, paper eq. (19)."""
     scale = alpha * _literal_scale(Z, P.shape[0] // heads, epsilon)
     return (1 + scale) * Q - scale * msca_literal(Q, Z, P, heads, epsilon)
 
 
 class SubspaceAttention(nn.Module):
-    """What MSSA and MSCA share: one matrix of bases P (heads * head_dim, dim) and one step size of free sign.
+    """Base of MSSA and MSCA: one matrix of bases P (heads * head_dim, dim) and one step size of either sign.
 
-    The step size adds: Z + step_size * MSSA(Z), so the paper's alpha is -step_size. Both start as released:
-    P from N(0, 1/dim), the step size from N(0, 1).
+    The update is added, Z + step_size * MSSA(Z), so the paper's alpha is -step_size. Initialized as released: P from
+    N(0, 1/dim), the step size from N(0, 1).
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
         super().__init__()
-        for name, value in (("dim", dim), ("heads", heads), ("head_dim", head_dim)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}.")
+        check_sizes(dim=dim, heads=heads, head_dim=head_dim)
         check_dropout(dropout)
         self.heads = heads
         self.dropout = dropout
@@ -91,59 +89,66 @@ class SubspaceAttention(nn.Module):
 
     @property
     def active_dropout(self) -> float:
-        """Dropout on the attention: off in evaluation."""
+        """Dropout on the attention, 0 in evaluation mode."""
         return self.dropout if self.training else 0.0
 
     def bases(self) -> Tensor:
-        """The basis of every head: (heads, head_dim, dim), a view of P."""
+        """The basis of every head, (heads, head_dim, dim): a view of P."""
         return self.P.unflatten(0, (self.heads, -1))
 
     def extra_repr(self) -> str:
-        """Sizes, for printing."""
+        """Sizes shown by `print`."""
         rows, dim = self.P.shape
         return f"dim={dim}, heads={self.heads}, head_dim={rows // self.heads}, dropout={self.dropout}"
 
 
 class MSSA(SubspaceAttention):
-    """The step that self-attention adds to Z: use as `Z = Z + mssa(norm(Z))`."""
+    """The update of Z by self-attention: `Z = Z + mssa(norm(Z))`."""
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Z (..., N, dim) -> step_size * MSSA(Z | P), same shape, by the fused path."""
+        """step_size * MSSA(Z | P), (..., N, dim), by the fused path."""
         return self.step_size * mssa(Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The same step by the explicit path, and the attention (..., heads, N, N)."""
+        """The same update by the explicit path, and the attention (..., heads, N, N)."""
         update, A = mssa_explicit(Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
 
 class MSCA(SubspaceAttention):
-    """The step that cross-attention adds to Q: use as `Q = Q + msca(Q, norm(Z))`; Q enters un-normalized."""
+    """The update of Q by cross-attention to Z: `Q = Q + msca(Q, norm(Z))`. Q is not normalized."""
 
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
-        """Q (..., C, dim), Z (..., N, dim) -> step_size * MSCA(Q | Z, P), shaped as Q, by the fused path."""
+        """step_size * MSCA(Q | Z, P) for Q (..., C, dim) and Z (..., N, dim): (..., C, dim), by the fused path."""
         return self.step_size * msca(Q, Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Q: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The same step by the explicit path, and the attention (..., heads, C, N)."""
+        """The same update by the explicit path, and the attention (..., heads, C, N)."""
         update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
 
+def check_sizes(**sizes: int) -> None:
+    """Raise unless every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise UserError(f"{name} must be at least 1, not {value}.")
+
+
 def check_dropout(dropout: float) -> None:
-    """Refuse what is no probability to drop by."""
+    """Raise unless `dropout` is a probability below 1."""
     if not 0 <= dropout < 1:
         raise UserError(f"dropout must be in [0, 1), not {dropout}.")
 
 
 def normal_(tensor: Tensor, std: float) -> None:
-    """Fill with N(0, std^2). Meta tensors have nothing to fill, and torch would load its compiler to do so."""
+    """Fill with N(0, std^2). Meta tensors are skipped: they hold no values, and torch would import its compiler."""
     if not tensor.is_meta:
         nn.init.normal_(tensor, std=std)
 
 
 def _project(X: Tensor, P: Tensor, heads: int) -> Tensor:
-    """Coordinates of X (..., N, D) in every head's basis: (..., heads, N, head_dim)."""
+    """Coordinates of X (..., N, D) in the basis of every head: (..., heads, N, head_dim)."""
     if heads < 1 or P.shape[0] % heads:
         raise UserError(f"{P.shape[0]} bases do not divide into {heads} heads; heads must be a divisor.")
     if X.shape[-1] != P.shape[1]:
@@ -152,14 +157,15 @@ def _project(X: Tensor, P: Tensor, heads: int) -> Tensor:
 
 
 def _lift(W: Tensor, P: Tensor) -> Tensor:
-    """Back from coordinates (..., heads, N, head_dim) to embeddings (..., N, D)."""
+    """Embeddings (..., N, D) from coordinates (..., heads, N, head_dim), summed over heads."""
     return W.transpose(-2, -3).flatten(-2) @ P
 
 
 def attention_weights(V: Tensor, W: Tensor, scale: float) -> Tensor:
-    """softmax over the keys W of the scaled inner products with the queries V: (..., heads, queries, keys)."""
+    """softmax(scale * V W^T) over the keys, for queries V and keys W: (..., heads, queries, keys)."""
     return (V @ W.transpose(-1, -2) * scale).softmax(-1)
 
 
 def _literal_scale(Z: Tensor, head_dim: int, epsilon: float) -> float:
+    """M / (N epsilon^2)."""
     return head_dim / (Z.shape[-2] * epsilon**2)

@@ -130,7 +130,7 @@ def test_segmenter_takes_heads_of_64_unless_told():
         ),
         (("linear", 64, 5), {"layers": 2}, "unknown option for the decoder 'linear': 'layers'. Known: none"),
         (("depict_sa", 64, 5), {"layer": 2}, "Did you mean 'layers'"),
-        (("depict_sa", 64, 0), {}, "number of classes must be a whole number of at least 1, not 0"),
+        (("depict_sa", 64, 0), {}, "number of classes must be an integer of at least 1, not 0"),
         (("depict_sa", 64, 5), {"layers": 0}, "layers must be at least 1, not 0"),
         (("depict_ca", 64, 5), {"cross_layers": 0}, "cross_layers must be at least 1, not 0"),
         (("depict_sa", 64, 5), {"heads": 0}, "heads must be at least 1, not 0"),

@@ -21,25 +21,24 @@ DECODERS = {
 
 
 def create_decoder(name: str, dim: int, num_classes: int, **options: Any) -> Decoder:
-    """Build the decoder `name` for embeddings of dimension `dim`; options left out take its own defaults."""
-    kind = _kind(name)
+    """Build the decoder `name` for tokens of dimension `dim`. Options that are not given keep its defaults."""
     allowed = decoder_options(name)
     for option in options:
         if option not in allowed:
             raise unknown(f"option for the decoder '{name}':", option, allowed)
     for label, value in (("the embedding dimension", dim), ("the number of classes", num_classes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{label} must be a whole number of at least 1, not {value!r}.")
-    return kind(dim, num_classes, **options)
+            raise UserError(f"{label} must be an integer of at least 1, not {value!r}.")
+    return _decoder_class(name)(dim, num_classes, **options)
 
 
 def decoder_options(name: str) -> dict[str, Any]:
     """The options of the decoder `name` with their defaults."""
-    parameters = inspect.signature(_kind(name)).parameters
+    parameters = inspect.signature(_decoder_class(name)).parameters
     return {option: p.default for option, p in parameters.items() if option not in ("dim", "num_classes")}
 
 
-def _kind(name: str) -> Any:
+def _decoder_class(name: str) -> Any:
     if name not in DECODERS:
         raise unknown("decoder", name, DECODERS)
     module, attribute = DECODERS[name].split(":")

@@ -1,20 +1,21 @@
-"""The mixtures of the paper's left ablation table: {MSSA, MHSA, none} x {ISTA, MLP, none}."""
+"""The combinations of the paper's left ablation table: {MSSA, MHSA, none} x {ISTA, MLP, none}."""
 
 from __future__ import annotations
 
 from depict.decoders.base import JointDecoder
-from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, initialize
+from depict.decoders.blocks import ISTABlock, MHSABlock, MLPBlock, MSSABlock, SubBlock, init_linear_layers
 from depict.decoders.depict import init_step_sizes
-from depict.errors import UserError, unknown
+from depict.errors import unknown
+from depict.operators import check_sizes
 
 ATTENTION = ("mssa", "mhsa", "none")
 FEEDFORWARD = ("ista", "mlp", "none")
 
 
 class Ablation(JointDecoder):
-    """Layers of an attention and a feed-forward sub-block on [patches, classes], no projections around them.
+    """Layers of an attention and a feed-forward sub-block on [patches, classes], without Segmenter's projections.
 
-    `heads` and `head_dim` are MSSA's; MHSA takes heads of 64, as Segmenter does.
+    `heads` and `head_dim` apply to MSSA; MHSA has heads of dimension 64, as in Segmenter.
     """
 
     def __init__(
@@ -34,8 +35,7 @@ class Ablation(JointDecoder):
             raise unknown("attention", attention, ATTENTION)
         if feedforward not in FEEDFORWARD:
             raise unknown("feedforward", feedforward, FEEDFORWARD)
-        if layers < 1:
-            raise UserError(f"layers must be at least 1, not {layers}.")
+        check_sizes(layers=layers)
         blocks: list[SubBlock] = []
         for _ in range(layers):
             if attention == "mssa":
@@ -47,5 +47,5 @@ class Ablation(JointDecoder):
             elif feedforward == "mlp":
                 blocks.append(MLPBlock(dim, dropout))
         super().__init__(dim, num_classes, blocks, logit_gain)
-        initialize(self)
+        init_linear_layers(self)
         init_step_sizes(self, step_size)

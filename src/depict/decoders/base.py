@@ -1,4 +1,4 @@
-"""What decoders share: the interface, the record of an unrolled pass, and the masks as dot products."""
+"""The interface of decoders, the record of an unrolled pass, and masks as dot products."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Step:
     step_size: Tensor | None = None
     """The learned step (1,) of MSSA and MSCA; the paper's alpha is its negative."""
     attention: Tensor | None = None
-    """(B, heads, queries, keys), if it was asked for."""
+    """(B, heads, queries, keys), if requested."""
 
 
 @dataclass
 class Trace:
-    """All that a decoder did to one batch, in order."""
+    """Everything that a decoder computed for one batch, in order."""
 
     with_attention: bool = False
     tokens: Tensor | None = None
-    """What the encoder gave, (B, N, D): Z0 itself, but for Segmenter, which projects it first."""
+    """Tokens from the encoder, (B, N, token_dim). Equal to Z0, except in Segmenter, which projects them first."""
     Z0: Tensor | None = None
-    """Patch embeddings that entered the first step, (B, N, D)."""
+    """Patch embeddings before the first step, (B, N, D)."""
     Q0: Tensor | None = None
-    """Class embeddings that entered the first step, (B, C, D); None for a linear decoder."""
+    """Class embeddings before the first step, (B, C, D); None for the linear decoder."""
     steps: list[Step] = field(default_factory=list)
     Z_unit: Tensor | None = None
     """Final patch embeddings of unit length, (B, N, D): masks = mask_norm(Z_unit @ Q_unit^T)."""
@@ -50,10 +50,10 @@ class Trace:
     grid: Grid = (0, 0)
     """Rows and columns of patches, h * w = N."""
     masks: Tensor | None = None
-    """What `forward` returns, (B, C, h, w)."""
+    """The result of `forward`, (B, C, h, w)."""
 
     def record(self, layer: nn.Module, inputs: tuple[Tensor, ...], Z: Tensor, Q: Tensor) -> None:
-        """Add the step that `layer` took from `inputs` to Z and Q."""
+        """Append the step of `layer`, which turned `inputs` into Z and Q."""
         assert isinstance(layer, SubBlock)
         attention = layer.attention(*inputs) if self.with_attention else None
         self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), attention))
@@ -70,25 +70,25 @@ class Trace:
 
 
 class Decoder(nn.Module):
-    """Tokens Z0 (B, N, D) on a grid (h, w) with h * w = N in, masks (B, C, h, w) out."""
+    """Tokens (B, N, token_dim) on a grid (h, w) with h * w = N -> masks (B, C, h, w)."""
 
     def __init__(self, dim: int, num_classes: int):
         super().__init__()
         self.dim, self.num_classes = dim, num_classes
-        self.token_dim = dim  # of the encoder's tokens, if a decoder projects them to its own dimension first
+        self.token_dim = dim  # of the encoder; differs from dim in a decoder that projects the tokens first
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
-        """Masks (B, C, h, w); a given `trace` is filled on the way."""
+        """Masks (B, C, h, w). A `trace`, if given, records every step."""
         raise NotImplementedError
 
     def unroll(self, Z: Tensor, grid: Grid, attention: bool = False) -> Trace:
-        """Run `forward` and give every intermediate; `attention` adds the attention of every step."""
+        """Run `forward` and return every intermediate result, with the attention of every step if `attention`."""
         trace = Trace(with_attention=attention, tokens=Z, grid=grid)
         trace.masks = self(Z, grid, trace)
         return trace
 
     def check(self, Z: Tensor, grid: Grid) -> None:
-        """Refuse tokens that do not fit the decoder or the grid."""
+        """Raise unless the tokens fit the decoder and the grid."""
         if Z.ndim != 3 or Z.shape[-1] != self.token_dim:
             raise UserError(f"tokens must have shape (batch, N, {self.token_dim}), not {tuple(Z.shape)}.")
         if Z.shape[1] != grid[0] * grid[1]:
@@ -103,11 +103,11 @@ class ClassEmbeddingDecoder(Decoder):
         self.class_embeddings = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.trunc_normal_(self.class_embeddings, std=0.02)
         self.mask_norm = nn.LayerNorm(num_classes)
-        # Over C classes the norm caps logits at gain * sqrt(C - 1): with few of them cross-entropy wants a larger gain.
+        # The norm limits logits to gain * sqrt(C - 1): with few classes, cross-entropy needs a larger gain.
         nn.init.constant_(self.mask_norm.weight, logit_gain)
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
-        """LayerNorm over the classes of cos(Z, Q): (B, N, D), (B, C, D) -> (B, C, h, w)."""
+        """LayerNorm over the classes of the cosines of Z (B, N, D) and Q (B, C, D): (B, C, h, w)."""
         Z = Z / Z.norm(dim=-1, keepdim=True)
         Q = Q / Q.norm(dim=-1, keepdim=True)
         if trace is not None:
@@ -116,7 +116,7 @@ class ClassEmbeddingDecoder(Decoder):
 
 
 class JointDecoder(ClassEmbeddingDecoder):
-    """Self-attention on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation's mixtures."""
+    """Steps on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation."""
 
     def __init__(self, dim: int, num_classes: int, layers: list[SubBlock], logit_gain: float = 1.0):
         super().__init__(dim, num_classes, logit_gain)
@@ -136,7 +136,7 @@ class JointDecoder(ClassEmbeddingDecoder):
         return self.masks(*self.split(self.norm(X)), grid, trace)
 
     def project(self, Z: Tensor) -> Tensor:
-        """Patch embeddings (B, N, D) of the tokens (B, N, token_dim): the tokens themselves."""
+        """Patch embeddings (B, N, D) of the tokens (B, N, token_dim); the tokens themselves unless overridden."""
         return Z
 
     def split(self, X: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,34 +13,34 @@ from depict.operators import MSCA, MSSA, attention_weights, check_dropout
 
 
 class SubBlock(nn.Module):
-    """One step of a decoder, with what an unrolled pass wants to know of it."""
+    """One step of a decoder, with what a `Trace` records about it."""
 
     name: str
 
     def bases(self) -> Tensor | None:
-        """Basis of every head (heads, head_dim, D), where there is attention."""
+        """The basis of every head, (heads, head_dim, D); None without attention."""
         return None
 
     def step_size(self) -> Tensor | None:
-        """The learned step, where there is one."""
+        """The learned step size, (1,); None if there is none."""
         return None
 
     def attention(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """Attention (B, heads, queries, keys) for the arguments of `forward`, where there is any."""
+        """Attention (B, heads, queries, keys) for the arguments of `forward`; None if there is none."""
         return None
 
 
 class SubspaceBlock(SubBlock):
-    """What the steps on the coding rate share: a pre-norm and an operator that owns P and the step size."""
+    """A step on the coding rate: a pre-norm, and an operator that owns P and the step size."""
 
     operator: MSSA | MSCA
 
     def bases(self) -> Tensor:
-        """The subspaces P'_h."""
+        """The bases P'_h of all heads, (heads, head_dim, D)."""
         return self.operator.bases()
 
     def step_size(self) -> Tensor:
-        """Minus the paper's alpha."""
+        """The learned step size, (1,); the paper's alpha is its negative."""
         return self.operator.step_size
 
 
@@ -56,7 +56,7 @@ class MSSABlock(SubspaceBlock):
         self.operator = MSSA(dim, heads, head_dim, dropout)
 
     def forward(self, X: Tensor) -> Tensor:
-        """X (B, N, D) after one step."""
+        """X after one step, (B, N, D)."""
         return X + self.operator(self.norm(X))
 
     def attention(self, X: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class MSSABlock(SubspaceBlock):
 
 
 class MSCABlock(SubspaceBlock):
-    """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: the query itself is not normalized."""
+    """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: Q itself is not normalized."""
 
     name = "msca"
     operator: MSCA
@@ -76,7 +76,7 @@ class MSCABlock(SubspaceBlock):
         self.operator = MSCA(dim, heads, head_dim, dropout)
 
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
-        """Q (B, C, D) after one step against the fixed Z (B, N, D)."""
+        """Q after one step, (B, C, D); Z (B, N, D) is fixed."""
         return Q + self.operator(Q, self.norm(Z))
 
     def attention(self, Q: Tensor, Z: Tensor) -> Tensor:
@@ -99,29 +99,29 @@ class MHSABlock(SubBlock):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
-    def heads_of(self, X: Tensor) -> list[Tensor]:
+    def queries_keys_values(self, X: Tensor) -> list[Tensor]:
         """Queries, keys and values of LayerNorm(X), (B, heads, N, head_dim) each."""
         return list(self.qkv(self.norm(X)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0))
 
     def forward(self, X: Tensor) -> Tensor:
-        """One pre-norm attention sub-block."""
-        queries, keys, values = self.heads_of(X)
+        """X after the sub-block, (B, N, D)."""
+        queries, keys, values = self.queries_keys_values(X)
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
         return X + F.dropout(self.proj(mixed.transpose(1, 2).flatten(2)), dropout)
 
     def bases(self) -> Tensor:
-        """The query rows, which the paper shows in place of P."""
+        """The rows of the query matrix, which the paper shows in place of P: (heads, head_dim, D)."""
         return self.qkv.weight[: self.qkv.in_features].unflatten(0, (self.heads, -1))
 
     def attention(self, X: Tensor) -> Tensor:
-        """Attention of the sub-block at X."""
-        queries, keys, _ = self.heads_of(X)
+        """Attention (B, heads, N, N) of the sub-block at X."""
+        queries, keys, _ = self.queries_keys_values(X)
         return attention_weights(queries, keys, queries.shape[-1] ** -0.5)
 
 
 class MLPBlock(SubBlock):
-    """X + fc2(GELU(fc1(LayerNorm(X)))), four times as wide inside."""
+    """X + fc2(GELU(fc1(LayerNorm(X)))), with a hidden dimension of 4 D."""
 
     name = "mlp"
 
@@ -134,7 +134,7 @@ class MLPBlock(SubBlock):
         self.dropout = dropout
 
     def forward(self, X: Tensor) -> Tensor:
-        """One pre-norm feed-forward sub-block."""
+        """X after the sub-block, (B, N, D)."""
         hidden = F.dropout(F.gelu(self.fc1(self.norm(X))), self.dropout, self.training)
         return X + F.dropout(self.fc2(hidden), self.dropout, self.training)
 
@@ -156,13 +156,13 @@ class ISTABlock(SubBlock):
         nn.init.kaiming_uniform_(self.A)
 
     def forward(self, X: Tensor) -> Tensor:
-        """One proximal gradient step."""
+        """The sparse codes of X after one proximal gradient step, (B, N, D)."""
         Y = self.norm(X)
         return F.relu(Y + self.eta * (Y @ self.A - Y @ self.A.T @ self.A) - self.eta * self.lambda_)
 
 
-def initialize(module: nn.Module) -> None:
-    """Start linear layers as Segmenter does: weights N(0, 0.02^2), biases 0. LayerNorms start at 1 and 0 anyway."""
+def init_linear_layers(module: nn.Module) -> None:
+    """Initialize linear layers as Segmenter does: weights from N(0, 0.02^2), biases 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.trunc_normal_(part.weight, std=0.02)

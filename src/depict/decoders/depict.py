@@ -1,4 +1,4 @@
-"""DEPICT: decoders made of nothing but unrolled steps on the coding rate (paper section 3)."""
+"""DEPICT: decoders that consist of unrolled gradient steps on the coding rate (paper section 3)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from torch import Tensor, nn
 
 from depict.decoders.base import ClassEmbeddingDecoder, Grid, JointDecoder, Trace
 from depict.decoders.blocks import MSCABlock, MSSABlock, SubBlock
-from depict.errors import UserError
-from depict.operators import SubspaceAttention
+from depict.operators import SubspaceAttention, check_sizes
 
 
 class DepictSA(JointDecoder):
-    """DEPICT-SA: MSSA on the concatenation of patches and classes."""
+    """DEPICT-SA: MSSA on the concatenation of patch and class embeddings."""
 
     def __init__(
         self,
@@ -24,14 +23,14 @@ class DepictSA(JointDecoder):
         logit_gain: float = 1.0,
         step_size: float | None = None,
     ):
-        _at_least_one("layers", layers)
+        check_sizes(layers=layers)
         blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)]
         super().__init__(dim, num_classes, blocks, logit_gain)
         init_step_sizes(self, step_size)
 
 
 class DepictCA(ClassEmbeddingDecoder):
-    """DEPICT-CA: MSSA refines the patches, then MSCA finds the classes in them."""
+    """DEPICT-CA: MSSA refines the patch embeddings, then MSCA fits the class embeddings to them."""
 
     def __init__(
         self,
@@ -47,8 +46,7 @@ class DepictCA(ClassEmbeddingDecoder):
         logit_gain: float = 1.0,
         step_size: float | None = None,
     ):
-        _at_least_one("layers", layers)
-        _at_least_one("cross_layers", cross_layers)
+        check_sizes(layers=layers, cross_layers=cross_layers)
         super().__init__(dim, num_classes, logit_gain)
         self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)
@@ -77,13 +75,8 @@ class DepictCA(ClassEmbeddingDecoder):
 
 
 def init_step_sizes(decoder: nn.Module, step_size: float | None) -> None:
-    """Give every step the same size to start from; None leaves them drawn from N(0, 1), as released."""
+    """Set all step sizes of a decoder to one value; None keeps those drawn from N(0, 1), as released."""
     if step_size is not None:
         for part in decoder.modules():
             if isinstance(part, SubspaceAttention):
                 nn.init.constant_(part.step_size, step_size)
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise UserError(f"{name} must be at least 1, not {value}.")

@@ -1,4 +1,4 @@
-"""Segmenter's decoders, the black boxes that DEPICT is compared with: the mask transformer and the linear layer."""
+"""Segmenter's decoders, the baselines of the paper: the mask transformer and the linear layer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from depict.decoders.base import Decoder, Grid, JointDecoder, Trace
-from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, initialize
-from depict.errors import UserError
-from depict.operators import normal_
+from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, init_linear_layers
+from depict.operators import check_sizes, normal_
 
 
 class MaskTransformer(JointDecoder):
-    """Transformer blocks on [patches, classes], then one D x D projection for each kind before the dot product.
+    """Transformer blocks on [patches, classes], then a D x D projection of each before the dot product.
 
     D is `width`, by default the dimension `dim` of the tokens.
     """
@@ -28,9 +27,7 @@ class MaskTransformer(JointDecoder):
         width: int | None = None,
     ):
         width = dim if width is None else width
-        for name, value in (("layers", layers), ("width", width)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}.")
+        check_sizes(layers=layers, width=width)
         heads = max(1, width // 64) if heads is None else heads
         blocks: list[SubBlock] = []
         for _ in range(layers):
@@ -42,14 +39,14 @@ class MaskTransformer(JointDecoder):
         self.proj_classes = nn.Parameter(torch.empty(width, width))
         normal_(self.proj_patches, width**-0.5)
         normal_(self.proj_classes, width**-0.5)
-        initialize(self)
+        init_linear_layers(self)
 
     def project(self, Z: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of the tokens (B, N, token_dim)."""
         return self.proj_in(Z)
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
-        """Cosine masks of the projected patches and classes."""
+        """Masks (B, C, h, w) of the projected patches and classes."""
         return super().masks(Z @ self.proj_patches, Q @ self.proj_classes, grid, trace)
 
 
@@ -59,7 +56,7 @@ class Linear(Decoder):
     def __init__(self, dim: int, num_classes: int):
         super().__init__(dim, num_classes)
         self.head = nn.Linear(dim, num_classes)
-        initialize(self)
+        init_linear_layers(self)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
         """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
