@@ -1,4 +1,4 @@
-"""The protocol in numpy gives what the protocol in torch gives."""
+"""The numpy backend agrees with the torch backend."""
 
 import dataclasses
 
@@ -7,20 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torchvision.transforms.v2 import functional as T
 
-from depict.inference import numpy_backend as numpy_inference
-from depict.inference import torch_backend as inference
-from depict.inference.numpy_backend import Settings
-from depict.inference.sliding import MULTISCALE, SlidingWindow
+from depict.inference import numpy_backend, preprocess, torch_backend
+from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
 
-MEAN, STD, PATCH = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), (8, 8)
-SETTINGS = Settings(MEAN, STD, PATCH)
-PROTOCOL = SlidingWindow(window=(32, 40), stride=(20, 30), short_edge=48, max_aspect=2.0)
+SPEC = NetworkSpec((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), (8, 8))
+SLIDING = SlidingWindow(window=(32, 40), stride=(20, 30), short_edge=48, max_aspect=2.0)
 
 
 class Network:
-    """Some linear network with 5 classes on patches of 8 pixels, in torch and in numpy; counts its calls."""
+    """A linear network with 5 classes on patches of 8 pixels, in torch and in numpy; records its batches."""
 
     def __init__(self):
         self.weights = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -42,62 +38,80 @@ def picture(height, width, seed=0):
 
 
 def both(image, sliding):
+    """Probabilities of numpy and of torch (5, H, W), labels of numpy and of torch (H, W)."""
     network = Network()
     pixels = torch.from_numpy(image).permute(2, 0, 1)
-    ours = [
-        (a, b, band.copy()) for a, b, band in numpy_inference.probabilities(network.numpy, image, sliding, SETTINGS)
+    bands = [
+        (start, stop, band.copy())
+        for start, stop, band in numpy_backend.probabilities(network.numpy, image, sliding, SPEC)
     ]
-    assert [a for a, _, _ in ours] == [0, *(b for _, b, _ in ours)][:-1]
-    settings = {"mean": MEAN, "std": STD, "patch_size": PATCH}
-    theirs = [band.clone() for _, _, band in inference.probabilities(network.torch, pixels, sliding, **settings)]
-    labels = numpy_inference.predict(network.numpy, image, sliding, SETTINGS)
-    expected = inference.predict(network.torch, pixels, sliding, **settings)
-    return np.concatenate([band for _, _, band in ours], 1), torch.cat(theirs, 1).numpy(), labels, expected.numpy()
+    assert [start for start, _, _ in bands] == [0, *(stop for _, stop, _ in bands)][:-1]
+    ours = np.concatenate([band for _, _, band in bands], 1)
+    theirs = torch.cat([b.clone() for _, _, b in torch_backend.probabilities(network.torch, pixels, sliding, SPEC)], 1)
+    labels = numpy_backend.predict(network.numpy, image, sliding, SPEC)
+    return ours, theirs.numpy(), labels, torch_backend.predict(network.torch, pixels, sliding, SPEC).numpy()
 
 
 @pytest.mark.parametrize("size", [(48, 60), (100, 70), (20, 200), (1, 1), (33, 47)])
 @pytest.mark.parametrize("scales", [(1.0,), MULTISCALE])
 def test_probabilities_and_labels_are_those_of_torch(size, scales):
-    # Without a box nothing is resized at scale 1, so there the two differ by rounding only.
-    for sliding in (PROTOCOL, dataclasses.replace(PROTOCOL, short_edge=None)):
+    # Without a short edge nothing is resized at scale 1, so that the two differ by rounding only.
+    for sliding in (SLIDING, dataclasses.replace(SLIDING, short_edge=None)):
         sliding = dataclasses.replace(sliding, scales=scales, flip=len(scales) > 1)
         ours, theirs, labels, expected = both(picture(*size), sliding)
         assert ours.shape == theirs.shape == (5, *size)
-        # A gray level of 256 that resizing rounds otherwise moves a probability by less than this.
+        # Resizing may differ by one level of 256; that changes a probability by less than 0.02.
         assert np.abs(ours - theirs).max() < (1e-5 if sliding.short_edge is None and len(scales) == 1 else 2e-2)
         clear = np.diff(np.sort(theirs, 0)[-2:], axis=0)[0] > 0.03
         assert (labels == expected)[clear].all()
         assert labels.dtype == np.uint8
 
 
-def test_a_picture_seen_whole_agrees_too():
-    ours, theirs, _, _ = both(picture(50, 90), dataclasses.replace(PROTOCOL, short_edge=None, full_image=True))
+def test_full_images_agree_too():
+    ours, theirs, _, _ = both(picture(50, 90), dataclasses.replace(SLIDING, short_edge=None, full_image=True))
     assert np.abs(ours - theirs).max() < 1e-5
 
 
 @given(st.tuples(*[st.integers(1, 90)] * 4), st.integers(0, 9))
-def test_resizing_rounds_as_torch_does_but_for_ties(sizes, seed):
+def test_resizing_rounds_as_torch_does_except_for_ties(sizes, seed):
     image = picture(sizes[0], sizes[1], seed).transpose(2, 0, 1)
-    ours = numpy_inference.resize(image, sizes[2:])
-    theirs = T.resize(torch.from_numpy(image), sizes[2:], T.InterpolationMode.BILINEAR, antialias=False).numpy()
+    ours = numpy_backend.resize_image(image, sizes[2:])
+    theirs = preprocess.resize_image(torch.from_numpy(image), sizes[2:]).numpy()
     difference = np.abs(ours.astype(int) - theirs)
     assert difference.max(initial=0) <= 1
     assert (difference > 0).mean() < 0.05 or difference.size < 600
 
 
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("size", [(48, 60), (100, 70), (20, 200), (1, 1), (33, 47)])
+def test_the_network_gets_the_pixels_that_it_gets_in_torch(size, flip):
+    """Whether the image is resized, enlarged, both or neither, whole and in crops."""
+    image = picture(*size).transpose(2, 0, 1)
+    for short_edge, level in ((None, 0), (24, 1), (48, 1)):
+        layout = dataclasses.replace(SLIDING, short_edge=short_edge).layout(*size)
+        ours = numpy_backend.NetworkInput(image, layout, SPEC, flip)
+        theirs = preprocess.NetworkInput(torch.from_numpy(image), layout, SPEC.mean, SPEC.std, flip=flip)
+        assert ours.full().dtype == np.float32
+        assert ours.full().shape == theirs.full().shape == (3, *layout.size)
+        allowed = level / 255 / min(SPEC.std) + 1e-5  # one level of 256 where the image is resized
+        assert np.abs(ours.full() - theirs.full().numpy()).max() < allowed
+        crop = ours.crop(3, 5, 20, 30)
+        np.testing.assert_array_equal(crop, ours.full()[:, 3:23, 5:35])
+
+
 def test_windows_come_in_batches():
     network = Network()
-    numpy_inference.predict(network.numpy, picture(96, 96), PROTOCOL, dataclasses.replace(SETTINGS, batch=3))
+    numpy_backend.predict(network.numpy, picture(96, 96), SLIDING, dataclasses.replace(SPEC, batch=3))
     assert max(network.batches) == 3
     assert sum(network.batches) == 4
 
 
-def test_many_classes_get_wider_labels():
+def test_more_than_256_classes_get_wider_labels():
     def network(images):
         masks = np.zeros((len(images), 300, 4, 5), np.float32)
         masks[:, 299] = 1
         return masks
 
-    labels = numpy_inference.predict(network, picture(40, 50), PROTOCOL, SETTINGS)
+    labels = numpy_backend.predict(network, picture(40, 50), SLIDING, SPEC)
     assert labels.dtype == np.int16
     assert (labels == 299).all()

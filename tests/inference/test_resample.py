@@ -1,10 +1,6 @@
-"""The geometry: sizes as published, anchors that cover everything, interpolation that is torch's."""
+"""Bilinear maps are torch's and compose; labels rendered in bands are the argmax of all logits of all pixels."""
 
 from __future__ import annotations
-
-import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,18 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depict.errors import UserError
-from depict.inference.resample import AxisMap, bands, bilinear
-from depict.inference.sliding import anchors, enlarged_size, overlapping, padded_size, resized_size
+from depict.inference import resample
+from depict.inference.resample import AxisMap, argmax_labels, bands, bilinear
+from depict.inference.sliding import overlapping
+from support.axis_maps import dense
 
 length = st.integers(1, 60)
-
-
-def dense(axis: AxisMap, inputs: int) -> np.ndarray:
-    """The whole matrix (outputs, inputs)."""
-    matrix = np.zeros((len(axis), inputs))
-    np.add.at(matrix, (np.arange(len(axis))[:, None], axis.indices), axis.weights)
-    return matrix
 
 
 @given(inputs=length, outputs=length, double=st.booleans())
@@ -46,13 +36,13 @@ def test_interpolation_of_long_axes_is_that_of_torch(inputs, outputs):
 
 
 @given(a=length, b=length, c=length)
-def test_maps_compose_as_matrices_do(a, b, c):
+def test_maps_compose_like_matrices(a, b, c):
     first, second = bilinear(a, b), bilinear(b, c)
     np.testing.assert_allclose(dense(second.after(first), a), dense(second, b) @ dense(first, a), atol=1e-6)
 
 
 @given(inputs=length, outputs=length, start=length)
-def test_a_block_holds_all_that_its_outputs_use(inputs, outputs, start):
+def test_a_block_has_every_input_that_its_outputs_use(inputs, outputs, start):
     axis = bilinear(inputs, outputs)
     start %= outputs
     used, matrix = axis.block(start, outputs)
@@ -62,117 +52,51 @@ def test_a_block_holds_all_that_its_outputs_use(inputs, outputs, start):
     np.testing.assert_allclose(whole, dense(axis, inputs)[start:])
 
 
-@given(
-    window=st.integers(1, 20),
-    extra=st.integers(0, 40),
-    stride=st.integers(1, 20),
-    low=st.integers(1, 8),
-    pad=st.integers(0, 4),
-)
-def test_overlapping_windows_are_averaged(window, extra, stride, low, pad):
-    size, stride = window + extra, min(stride, window)
-    inside = dense(bilinear(low, window + pad), low)[:window]
-    total, count = 0, np.zeros(size)
-    starts = anchors(size, window, stride)
-    for index, start in enumerate(starts):
-        part = np.zeros((size, len(starts) * low))
-        part[start : start + window, index * low : (index + 1) * low] = inside
-        total = total + part
-        count[start : start + window] += 1
-    ours = dense(overlapping(size, window, stride, low, window + pad), len(starts) * low)
-    np.testing.assert_allclose(ours, total / count[:, None], atol=1e-6)
-
-
-@given(window=st.integers(1, 40), extra=st.integers(0, 200), stride=st.integers(1, 40))
-def test_windows_cover_every_pixel_and_end_at_the_edge(window, extra, stride):
-    size, stride = window + extra, min(stride, window)
-    starts = anchors(size, window, stride)
-    assert starts[0] == 0
-    assert starts[-1] == size - window
-    assert all(0 < b - a <= stride for a, b in itertools.pairwise(starts))
-
-
-def test_anchors_are_the_published_ones():
-    assert anchors(512, 512, 480) == [0]
-    assert anchors(683, 512, 480) == [0, 171]
-    assert anchors(992, 512, 480) == [0, 480]
-    assert anchors(993, 512, 480) == [0, 480, 481]
-
-
-@pytest.mark.parametrize(("size", "window", "stride"), [(20, 16, 17), (20, 16, 0), (15, 16, 8)])
-def test_windows_that_would_miss_pixels_are_refused(size, window, stride):
-    with pytest.raises(UserError):
-        anchors(size, window, stride)
-
-
-@pytest.mark.parametrize(
-    ("size", "short_edge", "max_aspect", "factor", "expected"),
-    [
-        ((512, 683), 512, 4, 1.0, (512, 683)),
-        ((683, 512), 512, 4, 1.0, (683, 512)),
-        ((256, 3000), 512, 4, 1.0, (175, 2048)),  # the long edge binds: 256 * 2048 / 3000 = 174.76
-        ((1024, 2048), 1024, 2, 0.75, (768, 1536)),
-        ((375, 500), 520, 8, 1.75, (910, 1213)),
-        ((375, 500), 512, 4, 0.333, (170, 227)),  # 512 * 0.333 = 170.496 is truncated first
-        ((1, 10000), 512, 4, 1.0, (1, 2048)),
-        ((1, 1), 512, 4, 0.5, (256, 256)),
-    ],
-)
-def test_resizing_follows_the_published_arithmetic(size, short_edge, max_aspect, factor, expected):
-    assert resized_size(*size, short_edge, max_aspect, factor) == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "window", "expected"),
-    [
-        ((512, 683), (512, 512), (512, 683)),
-        ((256, 342), (512, 512), (512, 684)),
-        ((342, 256), (512, 512), (684, 512)),
-        ((300, 401), (512, 512), (512, 684)),  # 684.37 is truncated
-        ((1, 1), (512, 512), (512, 512)),
-        ((600, 300), (512, 512), (1024, 512)),
-        ((100, 30), (50, 60), (200, 60)),
-        ((30, 100), (60, 50), (60, 200)),
-    ],
-)
-def test_small_images_are_enlarged_until_the_window_fits(size, window, expected):
-    assert enlarged_size(*size, window) == expected
-
-
-@given(height=length, width=length, window=st.tuples(length, length))
-def test_after_enlarging_every_window_fits(height, width, window):
-    enlarged = enlarged_size(height, width, window)
-    assert enlarged[0] >= max(height, window[0])
-    assert enlarged[1] >= max(width, window[1])
-
-
-def test_padding_goes_to_the_next_multiple():
-    assert padded_size((512, 513), (16, 16)) == (512, 528)
-
-
 @given(size=length, step=length)
-def test_bands_cut_an_axis_into_neighbors(size, step):
+def test_bands_cover_an_axis_without_overlap(size, step):
     pieces = list(bands(size, step))
     assert [i for start, stop in pieces for i in range(start, stop)] == list(range(size))
 
 
-def test_geometry_needs_no_torch():
-    code = "import sys, depict.inference.resample; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def assert_argmax(logits: np.ndarray, rows: AxisMap, columns: AxisMap) -> None:
+    """No class has a larger score than the label, computed densely in float64."""
+    labels = argmax_labels(logits, rows, columns)
+    left, right = dense(rows, logits.shape[0]), dense(columns, logits.shape[1])
+    scores = np.einsum("hi,ijc,wj->hwc", left, logits.astype(np.float64), right, optimize=True)
+    of_labels = np.take_along_axis(scores, labels[..., None].astype(np.int64), 2)[..., 0]
+    np.testing.assert_allclose(of_labels, scores.max(2), atol=1e-5)
 
 
-@given(st.integers(1, 200), st.integers(1, 5000), st.tuples(st.integers(1, 64), st.integers(1, 64)))
-def test_strips_enlarge_to_a_bounded_number_of_pixels(height, width, window):
-    for size, sides in (((height, width), window), ((width, height), window[::-1])):
-        enlarged = enlarged_size(*size, sides)
-        assert all(one >= side for one, side in zip(enlarged, sides, strict=True))
-        if enlarged != size:
-            bound = max(64 * sides[0] * sides[1], 4 * height * width)
-            assert enlarged[0] * enlarged[1] <= bound
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30), *[st.integers(1, 8)] * 2, *[st.integers(1, 150)] * 2)
+def test_no_class_has_a_larger_score_than_the_label(seed, classes, height, width, rows, columns):
+    logits = np.random.default_rng(seed).normal(size=(height, width, classes)).astype(np.float32)
+    assert_argmax(logits, bilinear(height, rows), bilinear(width, columns))
 
 
-def test_only_strips_feel_the_bound():
-    assert enlarged_size(10, 640, (100, 100)) == (100, 6400)
-    assert enlarged_size(10, 641, (100, 100)) == (100, 6400)
-    assert enlarged_size(641, 10, (100, 100)) == (6400, 100)
-    assert enlarged_size(50, 100_000, (100, 100)) == (100, 200_000)  # four times its pixels
+def test_narrow_bands_give_the_same_labels(monkeypatch):
+    logits = np.random.default_rng(0).normal(size=(5, 6, 20)).astype(np.float32)
+    maps = bilinear(5, 90), bilinear(6, 70)
+    whole = argmax_labels(logits, *maps)
+    monkeypatch.setattr(resample, "WIDE_BAND", 1)  # one row at a time, as for a very wide image
+    np.testing.assert_array_equal(argmax_labels(logits, *maps), whole)
+
+
+def test_labels_of_overlapping_windows_flips_and_other_sizes_are_the_argmax():
+    logits = np.random.default_rng(0).normal(size=(8, 16, 150)).astype(np.float32)
+    rows, columns = overlapping(50, 32, 24, 4, 32), overlapping(100, 64, 40, 8, 64)
+    assert_argmax(logits, rows, columns)
+    assert_argmax(logits, bilinear(50, 700).after(rows), columns[::-1])
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(256, np.uint8), (257, np.int16)])
+def test_more_than_256_classes_get_wider_labels(classes, dtype):
+    logits = np.zeros((1, 1, classes), np.float32)
+    logits[..., -1] = 1
+    labels = argmax_labels(logits, bilinear(1, 3), bilinear(1, 4))
+    assert labels.dtype == dtype
+    assert (labels == classes - 1).all()
+
+
+def test_ties_go_to_the_first_class():
+    constant = AxisMap(np.zeros((5, 1), np.int64), np.ones((5, 1), np.float32))
+    assert (argmax_labels(np.zeros((1, 1, 4), np.float32), constant, constant) == 0).all()
