@@ -1,4 +1,4 @@
-"""The laws of coding rates, for random embeddings and bases; what is not a law is measured in docs/theory.md."""
+"""Properties that coding rates have for all embeddings and bases. docs/theory.md measures what holds only mostly."""
 
 import math
 
@@ -41,7 +41,7 @@ def embeddings(draw, min_dim=1, max_dim=12, max_tokens=20):
 epsilons = st.sampled_from([0.05, 0.1, 0.5, 1.0])
 
 
-def test_a_rate_worked_out_by_hand():
+def test_a_rate_computed_by_hand():
     Z = torch.diag(torch.tensor([3.0, 4.0]))  # D / (N epsilon^2) = 4 at epsilon 1/2
     assert coding_rate(Z, 0.5) == pytest.approx(0.5 * math.log((1 + 4 * 9) * (1 + 4 * 16)))
 
@@ -57,7 +57,7 @@ def test_both_gram_sides_give_the_same_rate(case, epsilon):
 
 
 @given(embeddings(), epsilons, st.integers(0, 1000))
-def test_rotating_the_space_changes_nothing(case, epsilon, seed):
+def test_rotating_the_space_changes_no_rate(case, epsilon, seed):
     Z, P = case
     g = torch.Generator().manual_seed(seed)
     O = torch.linalg.qr(torch.randn(Z.shape[1], Z.shape[1], generator=g, dtype=torch.float64)).Q  # noqa: E741
@@ -89,7 +89,7 @@ def test_both_bounds_of_the_appendix_hold(case, epsilon):
 
 
 @given(embeddings(), epsilons)
-def test_single_bases_add_up_to_the_rate_of_one_dimension_each(case, epsilon):
+def test_the_rate_of_a_basis_vector_is_the_projected_rate_of_one_dimension(case, epsilon):
     Z, P = case
     singly = torch.stack([projected_coding_rate(Z, p[None], epsilon) for p in P])
     assert torch.allclose(basis_coding_rates(Z, P, epsilon), singly)
@@ -116,7 +116,7 @@ def test_a_small_exact_gradient_step_raises_the_rate(case, epsilon):
 
 
 @given(embeddings(min_dim=2, max_dim=10), epsilons, st.sampled_from([1e-3, 0.05, 0.5]))
-def test_the_released_update_moves_the_rate_the_way_of_its_step_size(case, epsilon, step):
+def test_the_released_update_moves_the_rate_in_the_direction_of_its_step_size(case, epsilon, step):
     Z, P = case
     before = projected_coding_rate(Z, P, epsilon)
     update = mssa(Z, P, heads=1)
@@ -158,7 +158,7 @@ def test_the_gap_to_the_embeddings_themselves_is_zero_and_to_centroids_is_not():
     centroids = repeat_by_share(torch.tensor([[-1.5], [1.5]]), torch.tensor([2, 2]))
     assert centroids.tolist() == [[-1.5], [-1.5], [1.5], [1.5]]
     assert low_rank_gap(Z, Z) == 0
-    assert low_rank_gap(Z, centroids) > 0.05  # Z^T Z = 10 against 9: not optimal, whatever the appendix hopes
+    assert low_rank_gap(Z, centroids) > 0.05  # Z^T Z is 10, that of the centroids 9: a counterexample to the appendix
 
 
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
@@ -198,6 +198,6 @@ def test_tokens_in_a_planted_subspace_have_the_known_rate_there_and_none_elsewhe
         (lambda: low_rank_gap(torch.zeros(2, 3), torch.zeros(3, 3)), "Q_bar must have the shape of Z"),
     ],
 )
-def test_wrong_input_is_named(call, message):
+def test_wrong_input_is_refused(call, message):
     with pytest.raises(UserError, match=message):
         call()

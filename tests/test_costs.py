@@ -69,6 +69,11 @@ def test_formulas_count_what_pytorch_counts(row):
     assert decoder_costs(*model, **row.options)[1] == counted(*model, **row.options)
 
 
+def test_a_mask_transformer_wider_than_its_tokens_is_counted():
+    model = ("segmenter", 64, 5, (3, 4))
+    assert decoder_costs(*model, width=128)[1] == counted(*model, width=128)
+
+
 def test_the_linear_decoder_counts_one_product():
     assert decoder_costs("linear", 64, 5, (3, 4)) == (64 * 5 + 5, 12 * 64 * 5)
 

@@ -1,4 +1,4 @@
-"""One tester that every decoder passes, and what is particular to some."""
+"""What holds for every decoder, and what is specific to some."""
 
 import pytest
 import torch
@@ -15,26 +15,26 @@ CASES = [(name, {}) for name in DECODERS] + [("ablation", mixture) for mixture i
 every_decoder = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
 
 
-def made(name, options, dim=64, classes=5):
+def build(name, options, dim=64, classes=5):
     return create_decoder(name, dim, classes, **options).eval()
 
 
 @every_decoder
 def test_tokens_on_a_grid_become_masks_on_that_grid(name, options):
-    masks = made(name, options)(torch.randn(2, 12, 64), (3, 4))
+    masks = build(name, options)(torch.randn(2, 12, 64), (3, 4))
     assert masks.shape == (2, 5, 3, 4)
 
 
 @every_decoder
 def test_the_grid_is_filled_row_by_row(name, options):
-    decoder, Z = made(name, options), torch.randn(1, 12, 64)
+    decoder, Z = build(name, options), torch.randn(1, 12, 64)
     wide, tall = decoder(Z, (3, 4)), decoder(Z, (4, 3))
     assert torch.equal(wide.flatten(2), tall.flatten(2))
 
 
 @every_decoder
-def test_unroll_ends_in_exactly_what_forward_gives(name, options):
-    decoder, Z = made(name, options), torch.randn(2, 12, 64)
+def test_unroll_ends_with_exactly_the_result_of_forward(name, options):
+    decoder, Z = build(name, options), torch.randn(2, 12, 64)
     for attention in (False, True):
         trace = decoder.unroll(Z, (3, 4), attention=attention)
         assert torch.equal(trace.masks, decoder(Z, (3, 4)))
@@ -42,7 +42,7 @@ def test_unroll_ends_in_exactly_what_forward_gives(name, options):
 
 @every_decoder
 def test_images_of_a_batch_do_not_see_each_other(name, options):
-    decoder, Z = made(name, options), torch.randn(3, 12, 64)
+    decoder, Z = build(name, options), torch.randn(3, 12, 64)
     alone = torch.cat([decoder(z[None], (3, 4)) for z in Z])
     assert torch.allclose(decoder(Z, (3, 4)), alone, atol=1e-5)
 
@@ -58,19 +58,19 @@ def test_every_parameter_gets_a_gradient(name, options):
 
 @every_decoder
 def test_saved_parameters_give_the_same_masks(name, options):
-    first, second, Z = made(name, options), made(name, options), torch.randn(1, 6, 64)
+    first, second, Z = build(name, options), build(name, options), torch.randn(1, 6, 64)
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(Z, (2, 3)), second(Z, (2, 3)))
 
 
 @every_decoder
 def test_one_patch_and_one_class_are_enough(name, options):
-    assert made(name, options, classes=1)(torch.randn(1, 1, 64), (1, 1)).isfinite().all()
+    assert build(name, options, classes=1)(torch.randn(1, 1, 64), (1, 1)).isfinite().all()
 
 
 @every_decoder
-def test_tokens_that_do_not_fit_are_named(name, options):
-    decoder = made(name, options)
+def test_tokens_that_do_not_fit_are_refused(name, options):
+    decoder = build(name, options)
     with pytest.raises(UserError, match="12 tokens do not fill a grid of 3 x 3"):
         decoder(torch.randn(1, 12, 64), (3, 3))
     with pytest.raises(UserError, match=r"tokens must have shape \(batch, N, 64\), not \(1, 12, 32\)"):
@@ -78,7 +78,7 @@ def test_tokens_that_do_not_fit_are_named(name, options):
 
 
 def test_depict_sa_unrolls_into_its_layers_with_their_subspaces_and_steps():
-    decoder = made("depict_sa", {"layers": 2, "heads": 3, "head_dim": 4})
+    decoder = build("depict_sa", {"layers": 2, "heads": 3, "head_dim": 4})
     trace = decoder.unroll(torch.randn(2, 12, 64), (3, 4), attention=True)
     assert [step.operator for step in trace.steps] == ["mssa", "mssa"]
     assert [Z.shape for Z in trace.Z] == [(2, 12, 64)] * 3
@@ -92,7 +92,7 @@ def test_depict_sa_unrolls_into_its_layers_with_their_subspaces_and_steps():
 
 
 def test_depict_ca_leaves_classes_alone_in_mssa_and_patches_alone_in_msca():
-    trace = made("depict_ca", {}).unroll(torch.randn(2, 12, 64), (3, 4), attention=True)
+    trace = build("depict_ca", {}).unroll(torch.randn(2, 12, 64), (3, 4), attention=True)
     assert [step.operator for step in trace.steps] == ["mssa"] * 3 + ["msca"] * 3
     assert all(torch.equal(step.Q, trace.Q0) for step in trace.steps[:3])
     assert all(torch.equal(step.Z, trace.steps[3].Z) for step in trace.steps[3:])
@@ -101,7 +101,7 @@ def test_depict_ca_leaves_classes_alone_in_mssa_and_patches_alone_in_msca():
 
 
 def test_masks_are_normalized_over_the_classes():
-    masks = made("depict_sa", {})(torch.randn(2, 12, 64), (3, 4))
+    masks = build("depict_sa", {})(torch.randn(2, 12, 64), (3, 4))
     assert torch.allclose(masks.mean(1), torch.zeros(2, 3, 4), atol=1e-5)
 
 
@@ -115,9 +115,9 @@ def test_ista_takes_one_proximal_step_from_the_normalized_tokens():
         assert torch.allclose(token, (expected + 0.1 * gradient - 0.01).clamp(min=0), atol=1e-5)
 
 
-def test_segmenter_takes_heads_of_64_unless_told():
-    assert made("segmenter", {}, dim=192).layers[0].heads == 3
-    assert made("segmenter", {"heads": 4}, dim=192).layers[0].heads == 4
+def test_segmenter_has_heads_of_64_by_default():
+    assert build("segmenter", {}, dim=192).layers[0].heads == 3
+    assert build("segmenter", {"heads": 4}, dim=192).layers[0].heads == 4
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_segmenter_takes_heads_of_64_unless_told():
         (("ablation", 64, 5), {"feedforward": "moe"}, "unknown feedforward 'moe'. Known: ista, mlp, none"),
     ],
 )
-def test_what_cannot_be_built_is_told_in_one_line(arguments, options, message):
+def test_what_cannot_be_built_is_refused_in_one_line(arguments, options, message):
     with pytest.raises(UserError, match=message) as caught:
         create_decoder(*arguments, **options)
     assert "\n" not in str(caught.value)
@@ -154,14 +154,14 @@ def test_options_are_listed_with_their_defaults():
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "segmenter", "ablation"])
 def test_a_logit_gain_scales_the_masks_at_the_start(name):
     torch.manual_seed(0)
-    plain = made(name, {})
+    plain = build(name, {})
     torch.manual_seed(0)
-    louder = made(name, {"logit_gain": 4.0})
+    louder = build(name, {"logit_gain": 4.0})
     Z = torch.randn(1, 12, 64)
     assert torch.allclose(louder(Z, (3, 4)), 4 * plain(Z, (3, 4)), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
-def test_all_steps_can_start_alike(name):
-    trace = made(name, {"step_size": 0.2}).unroll(torch.randn(1, 12, 64), (3, 4))
+def test_all_step_sizes_can_start_at_one_value(name):
+    trace = build(name, {"step_size": 0.2}).unroll(torch.randn(1, 12, 64), (3, 4))
     assert [round(step.step_size.item(), 6) for step in trace.steps] == [0.2] * len(trace.steps)
