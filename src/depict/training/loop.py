@@ -34,7 +34,8 @@ from depict.training import losses
 from depict.training.checkpoint import Checkpoint, Progress
 from depict.training.class_weights import balanced_weights
 from depict.training.engine import global_sum, is_sharded, running_engine
-from depict.training.feature_cache import FeatureBatch, feature_batches, open_cache
+from depict.training.feature_builder import open_cache
+from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.stopping import InterruptedTraining, StopSignals
@@ -84,7 +85,7 @@ class Trainer:
         self.class_weights = balanced_weights(training, self.main).to(device) if balanced else None
         self.extra_loss = EXTRA_LOSSES[self.settings.loss]
         # With cached features the encoder has done its work before the first step.
-        self.cache = open_cache(self.model, training, device=device) if self.settings.cache_features else None
+        self.cache = open_cache(self.model, training) if self.settings.cache_features else None
         trained: nn.Module = self.model.decoder if self.cache else self.model
         optimizer = create_optimizer(trained, self.settings, self.settings.lr)
         self.average = ModelEmaV3(self.model, self.settings.ema) if self.settings.ema else None
