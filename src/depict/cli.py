@@ -1,6 +1,6 @@
 """The `depict` command: an overview, and one module of `depict.commands` per command.
 
-Nothing heavy is imported before a command needs it, so that `depict --help` answers at once.
+A command is imported only when it runs, so `depict --help` answers at once.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import sys
 from depict.errors import UserError, unknown
 
 COMMANDS = {
-    "demo": "the main job on painted scenes: train, evaluate, show; no download",
-    "train": "a model from images and masks; the same command again goes on where it stopped",
-    "evaluate": "mIoU, mAcc, aAcc and the table of classes of a run, as text and JSON",
-    "segment": "label maps, colored overlays and shares of the classes, for any pictures",
-    "analyze": "what trained models do inside: every figure of the paper as data, pictures and one page",
-    "info": "parameters and FLOPs of every variant beside the paper's printed figures",
-    "study": "sweeps into a table and a picture: ablation, subset, decoders, perturbation; resumable",
+    "demo": "train, evaluate and compare two decoders on generated scenes, without a download",
+    "train": "train a model on images and masks; run it again to resume",
+    "evaluate": "compute mIoU, mAcc, aAcc and the IoU of each class",
+    "segment": "write label maps, overlays and class shares for any pictures",
+    "analyze": "measure what trained models do inside: the paper's figures as one HTML report",
+    "info": "list parameters and FLOPs of every decoder next to the paper's figures",
+    "study": "run resumable sweeps into a table: ablation, subset, decoders, perturbation",
     "prepare": "download and convert ADE20K, Cityscapes, Pascal Context or CamVid",
-    "check": "what is wrong with a data set, before a training finds out",
-    "pca": "a picture segmented by the principal directions of any ViT's embeddings, with no training",
-    "attention": "where a layer and a head of a run look in a picture, as overlay",
-    "import": "official DEPICT and Segmenter checkpoints become runs",
-    "export": "a run as an ONNX file, checked against PyTorch before it is written",
-    "push": "a run to the Hugging Face hub, with a model card",
+    "check": "find problems in a data set before training",
+    "pca": "segment a picture by the principal directions of a ViT's embeddings, without training",
+    "attention": "draw the attention of a layer and head over a picture",
+    "import": "convert an official DEPICT or Segmenter checkpoint into a run",
+    "export": "write a run as an ONNX file, checked against PyTorch",
+    "push": "upload a run to the Hugging Face hub, with a model card",
 }
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
-"""What torch says of a GPU and of a CPU."""
+"""How torch reports it for a GPU and for a CPU."""
 
 USAGE = """usage: depict COMMAND [options]
 
@@ -38,11 +38,15 @@ Semantic segmentation with white-box decoders.
 
 {commands}
 
-`depict COMMAND --help` tells the options of one command; `depict --version` the version."""
+Run `depict COMMAND --help` for examples and options, `depict --version` for the version.
+Start with `depict demo`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 well, 1 done with findings, 2 a mistake to mend, 130 interrupted."""
+    """Run one command and return its exit code.
+
+    0: success. 1: done, with problems reported. 2: an error to fix. 130: interrupted.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _dispatch(arguments)
@@ -62,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(word in str(error) for word in OUT_OF_MEMORY):
             raise
-        return _fail("there is not enough memory: take smaller images, a smaller --batch, or another --device.")
+        return _fail("out of memory: use smaller images, a smaller --batch, or another --device.")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -78,16 +82,13 @@ def _dispatch(arguments: list[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    module = importlib.import_module(
-        f"depict.commands.{name}_" if keyword.iskeyword(name) else f"depict.commands.{name}"
-    )
-
-    if hasattr(module, "run"):
+    module = importlib.import_module(f"depict.commands.{name}{'_' if keyword.iskeyword(name) else ''}")
+    if hasattr(module, "run"):  # its flags depend on a configuration, which has to be read first
         return module.run(rest)
 
-    import tyro
+    from depict.config.flags import parse_and_call
 
-    return tyro.cli(module.main, prog=f"depict {name}", args=rest) or 0
+    return parse_and_call(module.main, f"depict {name}", rest)
 
 
 def _fail(message: str) -> int:

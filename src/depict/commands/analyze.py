@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
+from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, flag
 from depict.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,33 +16,38 @@ if TYPE_CHECKING:
 
 
 def main(
-    runs: tyro.conf.Positional[tuple[str, ...]],
-    out: Path,
-    data: str | None = None,
-    root: Path | None = None,
-    pictures: Path | None = None,
+    runs: RunNames,
+    out: Folder,
+    data: DataName = None,
+    root: DataRoot = None,
+    pictures: Annotated[Path | None, flag("the data set", "DIR")] = None,
     images: int = 100,
-    only: str | None = None,
+    only: Annotated[str | None, flag("all", "NAMES")] = None,
     overwrite: bool = False,
-    device: str | None = None,
+    device: Device = None,
 ) -> int:
-    """Look inside trained models: every figure of the paper, as data, pictures and one HTML report.
+    """Analyze trained models: every figure of the paper, as data, pictures and HTML.
 
-    All analyses share one pass over the images, which are not cut into windows. The report shows several runs side by
-    side. If an analysis fails, it is named, the others continue, and the exit code is 1.
+    All analyses share one pass over the images, which are not cut into windows. The report shows several
+    runs side by side. If an analysis fails, it is named, the others continue, and the exit code is 1.
+
+    Examples:
+        depict analyze runs/mine --out inside
+        depict analyze runs/sa runs/ca --out inside --only principal,low_rank
+        depict analyze runs/mine --out inside --pictures holiday
 
     Args:
-        runs: Folders of runs, or hf-hub:user/name.
+        runs: Run folders, or hf-hub:user/name.
         out: Folder for report.html and, for each run, RUN/ANALYSIS.json, RUN/ANALYSIS_TABLE.csv and
-            RUN/ANALYSIS_FIGURE.png and .svg. Other files in it are left alone.
-        data: Data set whose validation images are looked at; by default the one that each run was trained on.
-        root: Folder in which it lies; by default that of the training.
-        pictures: Look at the pictures in this folder instead; without ground truth some analyses have fewer numbers.
-        images: At most so many images, evenly spread.
-        only: Run only these analyses, such as principal,low_rank; by default principal, orthogonality,
-            class_embeddings, coding_rates, low_rank, perturbation, derivation and gradient_terms.
-        overwrite: Replace the report that is in the folder.
-        device: Where the model runs, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+            RUN/ANALYSIS_FIGURE.png and .svg. Other files in it are not touched.
+        data: Data set whose validation images are used.
+        root: Its folder.
+        pictures: Use the pictures in this folder instead. Without ground truth some analyses have fewer numbers.
+        images: Largest number of images, evenly spaced.
+        only: Analyses to run, such as principal,low_rank. All: principal, orthogonality, class_embeddings,
+            coding_rates, low_rank, perturbation, derivation, gradient_terms.
+        overwrite: Replace an existing report.
+        device: cpu, cuda, cuda:1 or mps.
     """
     if not runs:
         raise UserError("no runs were given: name their folders, or hf-hub:user/name.")

@@ -5,35 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import arg
+
+from depict.config.flags import Device, Picture, RunName, flag
 
 
 def main(
-    run: tyro.conf.Positional[str],
-    image: tyro.conf.Positional[Path],
-    layer: int | None = None,
-    head: int | None = None,
-    class_: Annotated[str | None, tyro.conf.arg(name="class")] = None,
-    at: str | None = None,
+    run: RunName,
+    image: Picture,
+    layer: Annotated[int | None, flag("all")] = None,
+    head: Annotated[int | None, flag("all")] = None,
+    class_: Annotated[str | None, flag("none", "NAME"), arg(name="class")] = None,
+    at: Annotated[str | None, flag("none", "X,Y")] = None,
     part: Literal["decoder", "encoder"] = "decoder",
-    out: Path | None = None,
-    device: str | None = None,
+    out: Annotated[Path | None, flag("named after the picture and the flags", "FILE.png")] = None,
+    device: Device = None,
 ) -> int:
-    """Draw the attention that a class or a place of a picture pays to all patches of it.
+    """Draw the attention of a class or a patch to all patches of a picture.
 
-    The picture is seen whole, at the size that the model is applied at. Decoder layers are the steps that attend.
+    The picture is not cut into windows. Layers of the decoder are its attention steps. In the encoder,
+    the class token attends if --at is not given.
+
+    Examples:
+        depict attention runs/mine photo.jpg --class car
+        depict attention runs/mine photo.jpg --at 300,200 --layer 3 --head 2
+        depict attention runs/mine photo.jpg --part encoder --layer 12
 
     Args:
-        run: Folder of a run.
+        run: A run folder, or hf-hub:user/name.
         image: The picture.
-        layer: Layer, counted from 1; by default all of them.
-        head: Head, counted from 1; by default all of them.
-        class_: Class that asks (decoder only).
-        at: Place that asks, as X,Y in pixels of the picture from its upper left corner. The encoder's class token asks
-            if nothing is said.
+        layer: Layer, counted from 1.
+        head: Head, counted from 1.
+        class_: Class whose attention is drawn (decoder only).
+        at: Draw the attention of the patch at this pixel, counted from the upper left corner.
         part: Part of the model.
-        out: PNG file to write; by default its name is made of the picture's and the options, in the current folder.
-        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        out: File to write, by default in the current folder.
+        device: cpu, cuda, cuda:1 or mps.
     """
     import depict
     from depict.analysis.attention import attention_maps, draw_maps

@@ -1,4 +1,4 @@
-"""`depict demo`: the main job from end to end on painted scenes, with nothing to download."""
+"""`depict demo`: train, evaluate and compare two decoders on generated scenes, without a download."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depict.config.flags import Folder, check_folder
+
 if TYPE_CHECKING:
     from depict.config.schema import Config
     from depict.model import SegmentationModel
@@ -19,24 +21,30 @@ SHOWN = (3, 17, 26, 41, 58, 77)
 """Validation scenes in the picture."""
 
 
-def main(out: Path = Path("runs/demo")) -> None:
-    """Train DEPICT-SA and Segmenter's decoder on painted scenes, evaluate both, and show what they see.
+def main(out: Folder = Path("runs/demo")) -> int:
+    """Train DEPICT-SA and Segmenter on generated scenes, and compare them.
 
-    A small ViT is trained from random weights, so this needs no download; on two CPU cores it takes about four
-    minutes, one core for each decoder. The same command again goes on where it stopped, or shows the finished runs.
+    Trains a small ViT from random weights with each decoder, evaluates both, and draws their
+    predictions. Nothing is downloaded. It takes about four minutes on two CPU cores. Run the same
+    command again to resume, or to see the results of the finished runs.
+
+    Examples:
+        depict demo
+        depict demo --out runs/first
 
     Args:
         out: Folder for the two runs and the picture.
     """
-    print("training both decoders side by side on 600 painted scenes", file=sys.stderr)
-    # Processes of their own: at this size two models on a core each are faster than one model on two cores.
+    check_folder(out)
+    print("training both decoders side by side on 600 generated scenes", file=sys.stderr)
+    # Two processes: at this size two models on one core each are faster than one model on two cores.
     with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(train_and_score, DECODERS, [out / name for name in DECODERS], range(len(DECODERS))))
 
     from depict.runs import load
 
     picture = out / "demo.png"
-    draw({label: load(out / name) for name, label in DECODERS.items()}, picture)
+    draw_predictions({label: load(out / name) for name, label in DECODERS.items()}, picture)
     print(f"\n{'decoder':<11}{'parameters':>11}{'GFLOPs':>8}{'mIoU ss':>9}{'mIoU ms':>9}{'training images/s':>19}")
     for label, (size, flops, single, multi, speed) in zip(DECODERS.values(), rows, strict=True):
         print(f"{label:<11}{size:>11,}{flops / 1e9:>8.3f}{single:>9.1f}{multi:>9.1f}{speed:>19.1f}")
@@ -44,17 +52,21 @@ def main(out: Path = Path("runs/demo")) -> None:
         f"""
 mIoU in percent on 100 unseen scenes, single-scale and multi-scale; parameters and GFLOPs of the decoder only.
 
-Look at     {picture}
-Runs in     {out / "depict_sa"} and {out / "segmenter"}
-Next        depict evaluate {out / "depict_sa"}        the table of classes
-            depict info                          what every decoder of the paper weighs and costs
-            depict train --help                  your own images: --data folder --root DIR"""
+Picture     {picture}
+Runs        {out / "depict_sa"} and {out / "segmenter"}
+Next steps  depict evaluate {out / "depict_sa"}        the IoU of each class
+            depict info                          parameters and FLOPs of every decoder of the paper
+            depict train --help                  train on your own images: --data folder --root DIR"""
     )
+    return 0
 
 
 def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, float, float, float]:
-    """Parameters, multiply-adds, mIoU single- and multi-scale in percent, and training images/s of one decoder."""
-    os.environ["TQDM_POSITION"] = str(position)  # a line for each process's bar; read when tqdm is imported
+    """Train and evaluate one decoder.
+
+    Returns its parameters, multiply-adds, single- and multi-scale mIoU in percent, and training images per second.
+    """
+    os.environ["TQDM_POSITION"] = str(position)  # one line per progress bar; tqdm reads it on import
     import torch
 
     from depict.costs import decoder_multiply_adds, parameters
@@ -75,7 +87,7 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
 
 
 def config(decoder: str) -> Config:
-    """A ViT small enough for a CPU, and the recipe that it learns the scenes with."""
+    """A ViT small enough for a CPU, with a recipe for the scenes."""
     from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 
     sizes: dict[str, Any] = {"heads": 3, "head_dim": 50} if decoder == "depict_sa" else {}
@@ -88,8 +100,8 @@ def config(decoder: str) -> Config:
     )
 
 
-def draw(models: dict[str, SegmentationModel], path: Path) -> None:
-    """Unseen scenes in columns; the scene, its truth and each model's answer in rows."""
+def draw_predictions(models: dict[str, SegmentationModel], path: Path) -> None:
+    """Draw one validation scene per column: the scene, its ground truth and each model's prediction."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,14 +1,13 @@
-"""`depict evaluate`: mIoU and what lies behind it, on the screen, as JSON and as pictures."""
+"""`depict evaluate`: mIoU and other scores of a run, printed, as JSON and as pictures."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
+from depict.config.flags import DataName, DataRoot, Device, RunPath, flag
 from depict.devices import find_device, processes
 from depict.errors import UserError
 
@@ -24,36 +23,43 @@ VOID = (96, 96, 96)
 
 
 def main(
-    run: tyro.conf.Positional[Path],
-    data: str | None = None,
-    root: Path | None = None,
-    split: Literal["val", "train"] = "val",
+    run: RunPath,
+    data: DataName = None,
+    root: DataRoot = None,
+    split: Literal["val", "train", "trainval", "test"] = "val",
     multiscale: bool = False,
-    save: Path | None = None,
-    side: int | None = None,
-    stride: int | None = None,
-    batch: int | None = None,
-    device: str | None = None,
+    save: Annotated[Path | None, flag("not written", "DIR")] = None,
+    submission: Annotated[Path | None, flag("not written", "DIR")] = None,
+    side: Annotated[int | None, flag("as in training, or the larger of data set's and model's crop")] = None,
+    stride: Annotated[int | None, flag("the window minus 32")] = None,
+    batch: Annotated[int | None, flag("2 windows of 512 x 512 on a CPU, 16 on a GPU")] = None,
+    device: Device = None,
 ) -> int:
-    """Evaluate a trained model: mIoU, mAcc, aAcc, boundary IoU and the table of classes.
+    """Evaluate a run: mIoU, mAcc, aAcc, boundary IoU and the IoU of each class.
 
-    Prints them and writes them beside the run with the confusion matrix and the scores of each image, as
-    evaluation.json, or evaluation_multiscale.json; another data set, folder or split adds its name. Under
-    torchrun the images are shared out among the processes.
+    Also writes them to evaluation.json in the run folder, with the confusion matrix and the scores of
+    each image. Other settings write to files of their own, such as evaluation_multiscale.json. Under
+    torchrun the images are split among the processes.
+
+    Examples:
+        depict evaluate runs/mine
+        depict evaluate runs/mine --multiscale --save pictures
+        depict evaluate runs/mine --data folder --root other-photos
 
     Args:
-        run: Folder of the run, or hf-hub:user/name (then results go to the current folder).
-        data: Data set; by default the one that the run was trained on.
-        root: Folder in which it lies; by default that of the training.
-        split: Part to evaluate.
-        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
-        save: Write predictions/NAME.png (colors of the classes) and errors/NAME.png (right pixels dimmed, wrong ones
-            red, ignored ones gray) into this folder.
-        side: Short edge that images are resized to; by default as in training, else the larger of the data set's and
-            the model's crop.
-        stride: Step from window to window in pixels; by default the window less 32.
-        batch: Windows per call of the network; by default 2 of 512 x 512 pixels on a CPU, 16 on a GPU.
-        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        run: A run folder, or hf-hub:user/name (the results then go to the current folder).
+        data: Data set to evaluate on.
+        root: Its folder.
+        split: Split to evaluate.
+        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each with its mirror image.
+        save: Folder for predictions/NAME.png (class colors) and errors/NAME.png (correct pixels dimmed, wrong ones
+            red, ignored ones gray).
+        submission: Write label maps for the data set's test server into this folder: PNGs named like the images, with
+            the label ids of Cityscapes or 1 to 150 for ADE20K. Images without ground truth get no score.
+        side: Short edge that images are resized to.
+        stride: Step between windows in pixels.
+        batch: Windows per forward pass.
+        device: cpu, cuda, cuda:1 or mps.
     """
     import depict
     from depict.data.check import quick_check
@@ -69,6 +75,7 @@ def main(
         trained = model.config.data
         dataset = dataset_of(model, data, root, split)
         name = dataset.name
+        _check_submission(dataset, submission)
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
             print(f"depict: the classes of '{dataset.name}' have other names than the model's", file=sys.stderr)
         sliding = sliding_window_for(model, dataset, multiscale, side, stride)
@@ -78,9 +85,13 @@ def main(
         def keep(index: int, image: Tensor, truth: Tensor, prediction: Tensor) -> None:
             if save:
                 save_pictures(save, dataset, model.palette, index, image, truth, prediction)
+            if submission:
+                save_submission(submission, dataset, index, prediction)
 
         result = evaluate(model.predictor(sliding, batch=batch), dataset, rank, world, progress=True, watch=keep)
-        if rank == 0:
+        if rank == 0 and submission:
+            print(f"label maps of {len(dataset)} images for the test server: {submission}")
+        if rank == 0 and dataset.labeled:
             print(result)
             place = _place(name, root, trained)
             words = [
@@ -97,6 +108,16 @@ def main(
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))
     return 0
+
+
+def _check_submission(dataset: Dataset, submission: Path | None) -> None:
+    if submission and dataset.submission_values is None:
+        raise UserError(f"{dataset.name} has no test server: leave out --submission, --save DIR writes predictions.")
+    if not dataset.labeled and not submission:
+        advice = "give --submission DIR to write label maps for the test server"
+        if dataset.submission_values is None:
+            advice = "use `depict segment` for predictions"
+        raise UserError(f"the {dataset.split} images of {dataset.name} have no ground truth: {advice}.")
 
 
 def _place(name: str, root: Path | None, trained: DataConfig) -> str:
@@ -132,3 +153,15 @@ def save_pictures(
     for part, picture in (("predictions", predicted), ("errors", Image.fromarray(errors))):
         with atomic_path(folder / part / f"{dataset.name_of(index)}.png") as temporary:
             picture.save(temporary, "png")
+
+
+def save_submission(folder: Path, dataset: Dataset, index: int, prediction: Tensor) -> None:
+    """Write the predicted labels (H, W) as a gray PNG in the values that the data set's test server expects."""
+    import numpy as np
+    from PIL import Image
+
+    from depict.io.files import atomic_path
+
+    values = np.array(dataset.submission_values, np.uint8)[prediction.numpy()]
+    with atomic_path(folder / f"{dataset.file_name(index)}.png") as temporary:
+        Image.fromarray(values).save(temporary, "png")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import Positional
+
+from depict.config.flags import DataName, DataRoot, RunPath, check_at_least, check_file, flag, positional
 
 if TYPE_CHECKING:
     from depict.data.dataset import Dataset
@@ -14,36 +16,37 @@ if TYPE_CHECKING:
 
 
 def main(
-    run: tyro.conf.Positional[Path],
-    file: tyro.conf.Positional[Path],
+    run: RunPath,
+    file: Annotated[Positional[Path], positional("FILE.onnx")],
     dynamic: bool = False,
-    batch: int | None = None,
+    batch: Annotated[int | None, flag("any size")] = None,
     int8: bool = False,
-    data: str | None = None,
-    root: Path | None = None,
+    data: DataName = None,
+    root: DataRoot = None,
     images: int = 100,
 ) -> int:
-    """Export a run to ONNX and check it against PyTorch before it is written.
+    """Export a run to ONNX, checked against PyTorch before it is written.
 
-    `depict segment FILE.onnx` applies it without torch. The graph takes normalized images and gives masks on the patch
-    grid; class names, colors, normalization and window are in its metadata.
+    `depict segment FILE.onnx` runs it without torch. The graph takes normalized images and returns masks
+    on the patch grid; class names, colors, normalization and window are in its metadata.
+
+    Examples:
+        depict export runs/mine mine.onnx
+        depict export runs/mine mine-int8.onnx --int8 --images 50
 
     Args:
-        run: Folder of the run, or hf-hub:user/name.
-        file: The file to write, ending in .onnx.
-        dynamic: Let height and width be any, not only those of the window.
-        batch: Fix the batch; by default it may be any.
-        int8: Quantize the weights to 8 bits, and tell what that does to the mIoU if the data set is at hand.
-        data: Data set for that; by default the one that the run was trained on.
-        root: Folder in which it lies; by default that of the training.
-        images: Validation images for that.
+        run: A run folder, or hf-hub:user/name.
+        file: The file to write.
+        dynamic: Allow any height and width, not only those of the window.
+        batch: Fixed batch size.
+        int8: Quantize the weights to 8 bits, and print the change in mIoU if the data set is available.
+        data: Data set to measure that change on.
+        root: Its folder.
+        images: Number of its validation images to use.
     """
-    from depict.errors import UserError
+    check_file(file, ".onnx", "FILE")
+    check_at_least(1, images=images, batch=batch)
 
-    if file.suffix.lower() != ".onnx":
-        raise UserError(f"'{file}' must end in .onnx.")
-    if images < 1:
-        raise UserError(f"--images must be at least 1, not {images}.")
     import depict
     from depict.interchange.onnx import TOLERANCE, export, quantize
 
@@ -63,7 +66,7 @@ def main(
 
 
 def find_data(model: SegmentationModel, data: str | None, root: Path | None) -> Dataset | None:
-    """The validation images of the data set asked for, which must be there, or of the run's own, if they are."""
+    """The validation images of the given data set, which must exist, or of the run's own, or None without them."""
     from depict.errors import UserError
     from depict.runs import dataset_of
 
@@ -79,10 +82,10 @@ def find_data(model: SegmentationModel, data: str | None, root: Path | None) -> 
 
 
 def _comparison(plain: Path, file: Path, dataset: Dataset | None, images: int) -> str:
-    """What 8 bits do to the mIoU."""
+    """The mIoU with float and with 8-bit weights, as text."""
     from depict.interchange.onnx import mean_iou
 
     if dataset is None:
-        return "what 8 bits do to the mIoU is not measured, for want of the data set: give --data NAME --root DIR"
+        return "change in mIoU not measured, the data set was not found: give --data NAME --root DIR"
     before, after = (100 * mean_iou(path, dataset, images) for path in (plain, file))
-    return f"mIoU on {min(images, len(dataset))} images: {before:.2f}, in 8 bits {after:.2f} ({after - before:+.2f})"
+    return f"mIoU on {min(images, len(dataset))} images: {before:.2f}, with 8 bits {after:.2f} ({after - before:+.2f})"

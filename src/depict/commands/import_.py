@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional
+
+from depict.config.flags import RunPath, flag, positional
 
 SHOWN = 20
 """Unknown tensors that are named."""
 
 
 def main(
-    checkpoint: tyro.conf.Positional[Path],
-    run: tyro.conf.Positional[Path],
-    variant: Path | None = None,
-    heads: int | None = None,
-    cross_heads: int | None = None,
-    data: str | None = None,
+    checkpoint: Annotated[Positional[Path], positional("CHECKPOINT")],
+    run: RunPath,
+    variant: Annotated[Path | None, flag("variant.yml next to the checkpoint, if it exists", "FILE")] = None,
+    heads: Annotated[int | None, flag("the YAML's")] = None,
+    cross_heads: Annotated[int | None, flag("as --heads")] = None,
+    data: Annotated[str | None, flag("the YAML's", "NAME")] = None,
 ) -> int:
-    """Turn an official DEPICT-SA, DEPICT-CA or Segmenter checkpoint into a run.
+    """Convert an official DEPICT-SA, DEPICT-CA or Segmenter checkpoint into a run.
 
-    What the model is comes from the tensors; `variant.yml` beside the checkpoint adds what they cannot say. The file is
-    read as data: one that tries to run code is refused. Ends with 1 if some tensors were left over.
+    The architecture is read from the tensors; variant.yml adds what they do not determine. The file is
+    loaded as data, never as code. The exit code is 1 if some tensors have no place in the model.
+
+    Examples:
+        depict import checkpoint.pth runs/official
+        depict import seg_tiny_mask.pth runs/segmenter --heads 3 --data ade20k
 
     Args:
-        checkpoint: The file, mostly named checkpoint.pth.
-        run: Folder of the new run; it must not hold one yet.
-        variant: The YAML, if it does not lie beside the checkpoint as variant.yml.
-        heads: Attention heads of the decoder (of MSSA for DEPICT-CA), where no YAML says it.
-        cross_heads: Heads of MSCA, where they differ from those of MSSA.
-        data: Data set whose classes these are, such as ade20k, where no YAML says it.
+        checkpoint: The file, usually checkpoint.pth.
+        run: New run folder.
+        variant: YAML with the settings of the training.
+        heads: Attention heads of the decoder (DEPICT-CA: of MSSA). Needed without a YAML.
+        cross_heads: Heads of MSCA, if they differ.
+        data: Data set with these classes, such as ade20k.
     """
     from depict.errors import UserError
 

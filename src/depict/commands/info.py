@@ -9,7 +9,7 @@ import textwrap
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any
 
-import tyro
+from tyro.conf import arg
 
 from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
@@ -27,12 +27,19 @@ def main(
     encoder: EncoderConfig = EncoderConfig(),  # noqa: B008
     image_size: int = 512,
     classes: int = 150,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
-    """Print parameters and GFLOPs of every decoder in the paper's tables next to the printed figures, or of one model.
+    """List parameters and GFLOPs of every decoder next to the paper's figures.
+
+    Any flag but --json prints one model instead of the paper's tables.
+
+    Examples:
+        depict info
+        depict info --decoder depict_sa --encoder vit_small_patch16_384 --classes 150
+        depict info --json
 
     Args:
-        decoder: With any of these or of the encoder's flags, print one model instead of the paper's tables.
+        decoder: The decoder of that model.
         encoder: The encoder of that model.
         image_size: Side of its square input in pixels.
         classes: Its number of classes.

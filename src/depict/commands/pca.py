@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
+from tyro.conf import arg
 
+from depict.config.flags import Device, Picture, flag
 from depict.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,32 +24,38 @@ LARGEST_RATIO = 4.0
 
 
 def main(
-    image: tyro.conf.Positional[Path],
-    encoder: str | None = None,
-    pretrained: Annotated[str, tyro.conf.arg(name="encoder.pretrained")] = "True",
-    run: str | None = None,
+    image: Picture,
+    encoder: Annotated[str | None, flag(ENCODER, "NAME")] = None,
+    pretrained: Annotated[str, arg(name="encoder.pretrained", metavar="True|False|FILE")] = "True",
+    run: Annotated[str | None, flag("none", "RUN")] = None,
     directions: int = 10,
     centered: bool = True,
     side: int = 448,
-    out: Path | None = None,
-    device: str | None = None,
+    out: Annotated[Path | None, flag("NAME-pca.png", "FILE.png")] = None,
+    device: Device = None,
 ) -> int:
-    """Segment a picture by the principal directions of its patch embeddings, and by k-means beside it.
+    """Segment a picture by the principal directions of a ViT's patch embeddings.
 
-    Each patch goes to the direction with the largest |u·z|. The picture shows the input, the patches by direction and
-    by cluster with the share of each, and the first three components as red, green and blue. With a run, the same is
-    shown after its decoder's last step that moves the patches, too. The shares are written as JSON beside it.
+    Each patch is assigned to the direction u with the largest |u·z|. The figure shows the picture, the
+    patches by direction and by k-means cluster with the share of each, and the first three components as
+    red, green and blue. With --run, it also shows them after the last decoder step that changes the
+    patches. The shares are written as JSON next to the figure.
+
+    Examples:
+        depict pca photo.jpg
+        depict pca photo.jpg --encoder vit_tiny_patch16_224
+        depict pca photo.jpg --run runs/mine --out photo.png
 
     Args:
         image: The picture.
-        encoder: Any plain ViT of timm, by its timm name; by default vit_small_patch14_dinov2.lvd142m.
-        pretrained: True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights.
-        run: Take the encoder, and the decoder, of this run instead.
-        directions: Number of principal directions, and of clusters.
-        centered: Take the mean off first.
-        side: Short edge that the picture is resized to, in pixels; with a run it is the run's own.
-        out: PNG file to write; by default NAME-pca.png in the current folder.
-        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        encoder: timm name of any plain ViT.
+        pretrained: Weights: True loads timm's, FILE a .safetensors or .pth file, False starts from random ones.
+        run: Use the encoder and the decoder of this run instead.
+        directions: Number of principal directions and of clusters.
+        centered: Subtract the mean first.
+        side: Short edge that the picture is resized to, in pixels. A run uses its own.
+        out: File to write.
+        device: cpu, cuda, cuda:1 or mps.
     """
     from depict.devices import find_device
     from depict.io.files import atomic_path, write_json

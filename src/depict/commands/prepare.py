@@ -1,12 +1,13 @@
-"""`depict prepare`: fetch a public data set, check it, and lay it out as the data sets of `depict.data` expect."""
+"""`depict prepare`: download a public data set, verify it, and convert it to the layout that `depict.data` reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional
 
+from depict.config.flags import Folder, check_folder, flag, positional
 from depict.data.prepare import sources
 from depict.data.prepare.sources import Source
 from depict.errors import UserError
@@ -14,28 +15,35 @@ from depict.errors import UserError
 Name = Literal["ade20k", "cityscapes", "pascal_context", "pascal_context_59", "camvid"]
 
 
-def main(dataset: tyro.conf.Positional[Name], root: Path, source: str | None = None, trust_pickle: bool = False) -> int:
-    """Download and convert a public data set. Interrupted, it continues where it was; done, it says so.
+def main(
+    dataset: Annotated[Positional[Name], positional("DATASET")],
+    root: Folder,
+    source: Annotated[str | None, flag("each file's home page", "URL")] = None,
+    trust_pickle: bool = False,
+) -> int:
+    """Download and convert a public data set. Run the same command again to resume.
 
-    Archives that lie in the root folder already are used instead of downloading, and kept. Cityscapes needs a login:
-    the command says what to download and where to put it. The addresses are those of public scripts and could not
-    be tried against their real hosts.
+    Archives that are already in the root folder are used and kept. Cityscapes needs a login: the command
+    says what to download and where to put it. The download addresses are those of public scripts and
+    have not been tested against their hosts.
+
+    Examples:
+        depict prepare ade20k --root datasets
+        depict check --data ade20k --root datasets
 
     Args:
-        dataset: What to prepare.
-        root: Folder to prepare it in; give the same to `depict train` and `depict check`.
-        source: Address of a mirror: the files are fetched from SOURCE/NAME instead of their home.
-        trust_pickle: Pascal Context: use PyTorch-Encoding's ready masks instead of converting the annotations. They
-            are pickle files, which can run code when they are read; here they are read with all but plain types barred.
+        dataset: ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.
+        root: Folder for the data set. Use the same --root for `depict train` and `depict check`.
+        source: Address of a mirror. Files are downloaded from URL/NAME.
+        trust_pickle: Pascal Context: use the ready masks of PyTorch-Encoding instead of converting the annotations.
+            They are pickle files; only plain types are loaded from them.
     """
     if trust_pickle and not dataset.startswith("pascal_context"):
-        raise UserError(f"--trust-pickle is about Pascal Context's ready masks; {dataset} has none. Leave it out.")
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder '{root}': {error.strerror}. Choose another --root.") from error
+        raise UserError(f"--trust-pickle is only for Pascal Context: leave it out for {dataset}.")
+    check_folder(root, "--root")
+    root.mkdir(parents=True, exist_ok=True)
     if _fault(dataset, root) is None:
-        print(f"{dataset} was prepared already in '{root}'.")
+        print(f"{dataset} is already prepared in '{root}'.")
         return 0
     if dataset == "ade20k":
         _unpack(root, source, sources.ADE20K)
@@ -45,10 +53,10 @@ def main(dataset: tyro.conf.Positional[Name], root: Path, source: str | None = N
         _unpack(root, source, sources.CAMVID)
     else:
         _unpack(root, source, sources.VOC_IMAGES)
-        _make_context_masks(root, source, trust_pickle)
+        _write_context_masks(root, source, trust_pickle)
     if fault := _fault(dataset, root):
-        raise UserError(f"{dataset} is there but not whole: {fault} Move its folder out of '{root}' and run again.")
-    print(f"{dataset} is ready in '{root}'. Look it over with: depict check --data {dataset} --root '{root}'")
+        raise UserError(f"{dataset} is incomplete: {fault} Move its folder out of '{root}' and run again.")
+    print(f"{dataset} is ready in '{root}'. Check it with: depict check --data {dataset} --root '{root}'")
     return 0
 
 
@@ -65,13 +73,13 @@ def _fault(dataset: str, root: Path) -> str | None:
 
 
 def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
-    """Get and unpack what is not there yet."""
+    """Download and unpack the archives whose folders are missing."""
     from depict.data.prepare.unpack import unpack
 
-    missing = [a for a in archives if not all((root / place).is_dir() for place in a.folders.values())]
+    missing = [a for a in archives if not all((root / folder).is_dir() for folder in a.folders.values())]
     by_hand = [a for a in missing if a.login and not mirror and not (root / a.name).exists()]
     if by_hand:
-        raise UserError(_what_to_do(root, by_hand))
+        raise UserError(_login_steps(root, by_hand))
     for archive in missing:
         path, fetched = _get(root, mirror, archive)
         unpack(path, root, archive.folders)
@@ -79,8 +87,8 @@ def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
             path.unlink()
 
 
-def _make_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> None:
-    """Make the masks and lists of Pascal Context."""
+def _write_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> None:
+    """Write the masks and lists of Pascal Context."""
     from depict.data.prepare.pascal_context import convert_annotations, convert_pickles
 
     voc = root / sources.VOC
@@ -96,7 +104,7 @@ def _make_context_masks(root: Path, mirror: str | None, trust_pickle: bool) -> N
 
 
 def _get(root: Path, mirror: str | None, source: Source) -> tuple[Path, bool]:
-    """The file below the root, checked, and whether it had to be fetched (what a user put there is never removed)."""
+    """The verified file in the root folder, and whether it was downloaded (a user's own file is never removed)."""
     from depict.data.prepare.download import download
 
     path = root / source.name
@@ -105,9 +113,10 @@ def _get(root: Path, mirror: str | None, source: Source) -> tuple[Path, bool]:
     return download(address, path, source.sha1), not here
 
 
-def _what_to_do(root: Path, archives: list[Source]) -> str:
+def _login_steps(root: Path, archives: list[Source]) -> str:
+    """What to do for archives that need a login."""
     names = " and ".join(archive.name for archive in archives)
     return (
-        f"Cityscapes needs a login: log in at {archives[0].address} , download {names}, "
+        f"Cityscapes needs a login: sign in at {archives[0].address} , download {names}, "
         f"put {'it' if len(archives) == 1 else 'them'} into '{root}', and run this command again."
     )

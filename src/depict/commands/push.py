@@ -1,22 +1,29 @@
-"""`depict push`: a run to the hub."""
+"""`depict push`: a run to the Hugging Face hub."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional
+
+from depict.config.flags import RunPath, positional
 
 
-def main(run: tyro.conf.Positional[Path], name: tyro.conf.Positional[str], private: bool = False) -> int:
-    """Send the best model of a run to the Hugging Face hub, with a model card written from the run.
+def main(run: RunPath, name: Annotated[Positional[str], positional("USER/NAME")], private: bool = False) -> int:
+    """Upload a run to the Hugging Face hub, with a model card.
 
-    Sent are the weights, the configuration without paths, and the card: classes, mIoU of `depict evaluate`, parameters,
-    data, how to use it. `hf-hub:user/name` then works wherever a run does.
+    Uploads the best weights, the configuration without local paths, and a card with the classes, the
+    mIoU from `depict evaluate`, the parameters, the data and how to use it. Then hf-hub:USER/NAME works
+    in place of a run folder.
+
+    Examples:
+        depict push runs/mine anna/street-scenes
+        depict segment hf-hub:anna/street-scenes photos --out out
 
     Args:
-        run: Folder of the run.
-        name: Name on the hub, user/name; it is made if it does not exist.
-        private: Make it for yourself only.
+        run: The run folder.
+        name: Repository on the hub. It is created if needed.
+        private: Make a new repository private.
     """
     from depict.interchange.hub import push
     from depict.io.hub import PREFIX

@@ -1,4 +1,4 @@
-"""`depict segment`: label maps, overlays and shares of the classes for any number of pictures."""
+"""`depict segment`: label maps, overlays and class shares for any number of pictures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
+from tyro.conf import Positional
 
+from depict.config.flags import Device, Folder, check_at_least, check_folder, flag, positional
 from depict.devices import processes
 
 if TYPE_CHECKING:
@@ -22,51 +23,55 @@ if TYPE_CHECKING:
 
 
 def main(
-    model: tyro.conf.Positional[str],
-    pictures: tyro.conf.Positional[tuple[str, ...]],
-    out: Path,
-    classes: str | None = None,
+    model: Annotated[Positional[str], positional("RUN")],
+    pictures: Annotated[Positional[tuple[str, ...]], positional("PICTURES...")],
+    out: Folder,
+    classes: Annotated[str | None, flag("all", "NAMES")] = None,
     overlay: bool = True,
     probabilities: bool = False,
     full_image: bool = False,
     multiscale: bool = False,
     overwrite: bool = False,
     compile: bool = False,
-    device: str | None = None,
+    device: Device = None,
     workers: int = 2,
 ) -> int:
-    """Segment pictures: a label map, an overlay with a legend and the shares of the classes for each.
+    """Segment pictures: a label map, an overlay and the class shares of each.
 
-    Pictures may be of any size and kind; one that cannot be read, or a folder, is named, skipped and counted, and the
-    exit code is then 1. Outputs that exist are kept, so that the same command goes on where it stopped. Under torchrun
-    the pictures are shared out among the processes.
+    Pictures may have any size and format. Those that cannot be read are reported and skipped, and the
+    exit code is 1. Existing outputs are kept, so the same command resumes. Under torchrun the pictures
+    are split among the processes.
+
+    Examples:
+        depict segment runs/mine photo.jpg --out out
+        depict segment runs/mine holiday/ 'frames/*.png' clip.mp4 --out out
+        depict segment mine.onnx holiday/ --out out --classes sky,road
 
     Args:
-        model: Folder of a run, or a file that `depict export` wrote (.onnx; torch is not needed then).
-        pictures: Files, folders (searched to the bottom, read in natural order) and patterns such as 'frames/*.png'.
-            A video file that is named itself is read frame by frame (needs the extra `video`).
+        model: A run folder, hf-hub:user/name, or a file from `depict export` (.onnx, which needs no torch).
+        pictures: Files, folders (searched recursively) and patterns such as 'frames/*.png'. A video is read frame by
+            frame if it is named itself (needs the extra `video`).
         out: Folder for labels/NAME.png, overlays/NAME.png, probabilities/NAME.npz and summary.json. NAME is the path
-            below the folder that all inputs have in common.
-        classes: Show and write these classes only, such as sky,road; other pixels get the largest value, 255 or 65535.
+            below the common parent folder of all inputs.
+        classes: Show and write only these classes, such as sky,road. Other pixels become 255 (65535 in 16 bits).
         overlay: Write overlays.
-        probabilities: Write the probability of each class at each pixel, float16 (height, width, classes).
-        whole: Let the network see each picture at once instead of in windows.
-        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each also mirrored.
-        overwrite: Write outputs anew that exist.
-        compile: Compile the network first (torch.compile), which pays for many pictures.
-        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        probabilities: Write the probability of each class at each pixel: float16 (height, width, classes).
+        full_image: Run the network on the full image at once instead of sliding windows.
+        multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each with its mirror image.
+        overwrite: Replace existing outputs.
+        compile: Compile the network with torch.compile, which can pay off for many pictures.
+        device: cpu, cuda, cuda:1 or mps.
         workers: Threads that read pictures ahead, and as many that write.
     """
     from tqdm import tqdm
 
-    from depict.errors import UserError
     from depict.segment.inputs import find_inputs
     from depict.segment.outputs import KINDS, Outputs, Row, Summary, choose_classes
     from depict.segment.pipeline import segment_all
     from depict.segment.predictor import open_predictor
 
-    if workers < 1:
-        raise UserError(f"--workers must be at least 1, not {workers}.")
+    check_folder(out)
+    check_at_least(1, workers=workers)
     inputs, passed = find_inputs(pictures, out, own=(*KINDS, "summary.json"))
     with processes() as (rank, world, local):
         predictor = open_predictor(
@@ -82,19 +87,19 @@ def main(
             "legend": outputs.legend,
         }
         summary = Summary(out, about, overwrite)
-        summary.write([], passed)  # by it another process, or call, knows the outputs for ours, however this one ends
+        summary.write([], passed)  # marks the folder as ours, for other processes and calls, however this one ends
         rows: list[Row] = []
         started = time.perf_counter()
         try:
             with (
-                _ended_in_order(),
+                _exit_on_sigterm(),
                 warnings.catch_warnings(),
-                tqdm(total=_total(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
+                tqdm(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
-                warnings.simplefilter("ignore")  # what decoders remark on odd files
-                files = [one for one in inputs if one.error is None]
+                warnings.simplefilter("ignore")  # remarks of image decoders on odd files
+                files = [entry for entry in inputs if entry.error is None]
                 done = segment_all(predictor, files, outputs, workers, rank, world, summary.sources)
-                for row in itertools.chain(done, _locked(inputs) if rank == 0 else ()):
+                for row in itertools.chain(done, _unreadable_folders(inputs) if rank == 0 else ()):
                     rows.append(row)
                     bar.update()
                     if row["status"] == "failed":
@@ -103,7 +108,7 @@ def main(
             if world == 1:
                 summary.write(rows, passed)
         if world > 1:
-            rows = _gathered(rows, world)
+            rows = _gather(rows, world)
             if rank == 0:
                 summary.write(rows, passed)
         if rank == 0:
@@ -112,10 +117,10 @@ def main(
 
 
 @contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let the signal that batch systems end a job with remove unfinished files, as an interrupt from the keyboard does.
+def _exit_on_sigterm() -> Iterator[None]:
+    """Remove unfinished files on the signal that batch systems send, as on an interrupt from the keyboard.
 
-    For the work alone: a process that waits for others, as it does before and after, hears no signals in Python.
+    Only around the work: before and after it a process waits for others, and Python handles no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -127,26 +132,27 @@ def _ended_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _locked(inputs: list[Input]) -> Iterator[dict[str, Any]]:
+def _unreadable_folders(inputs: list[Input]) -> Iterator[dict[str, Any]]:
     """A row of the summary for each folder that could not be listed."""
     from depict.segment.outputs import readable
 
-    for number, one in enumerate(inputs):
-        if one.error is not None:
-            row = {"name": readable(one.name), "source": readable(one.path), "order": (number, 0)}
-            yield row | {"status": "failed", "error": readable(one.error)}
+    for number, entry in enumerate(inputs):
+        if entry.error is not None:
+            row = {"name": readable(entry.name), "source": readable(entry.path), "order": (number, 0)}
+            yield row | {"status": "failed", "error": readable(entry.error)}
 
 
-def _total(inputs: list[Input], world: int) -> int | None:
-    """How many pictures and frames this process will see, if the videos tell."""
+def _count(inputs: list[Input], world: int) -> int | None:
+    """The number of pictures and frames for this process; None if a video does not state its length."""
     from depict.segment.inputs import frame_count
 
-    counts = [frame_count(one.path) if one.video else 1 for one in inputs]
+    counts = [frame_count(entry.path) if entry.video else 1 for entry in inputs]
     known = [count for count in counts if count is not None]
     return -(-sum(known) // world) if len(known) == len(counts) else None
 
 
-def _gathered(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
+def _gather(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
+    """The rows of all processes."""
     import torch.distributed
 
     parts: list[Any] = [None] * world
@@ -156,10 +162,10 @@ def _gathered(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
 
 def _report(rows: list[dict[str, Any]], seconds: float, passed: int, path: Path) -> None:
     count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
-    told = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
+    text = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
     if passed:
-        told += f"; {passed} other files passed over"
+        text += f"; {passed} other files skipped"
     if count["written"]:
-        told += f" ({count['written'] / seconds:.2f} written per second)"
-    print(told)
+        text += f" ({count['written'] / seconds:.2f} written per second)"
+    print(text)
     print(f"written: {path}")

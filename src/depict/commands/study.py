@@ -2,139 +2,126 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
-from depict.commands.train import starting_point
+from depict.commands.settings import base_config, value_of
+from depict.config.flags import Device, Folder, check_folder, flag, parse_and_call, positional
 from depict.config.schema import Config
 
-if TYPE_CHECKING:
-    from depict.studies.running import Planned
+Study = Literal["ablation", "subset", "decoders"]
+DECODERS = "linear segmenter depict_sa depict_ca; for subset segmenter depict_sa"
 
 
 def run(arguments: list[str]) -> int:
-    """Read `--config`, or the study that is in `--out`, first: its settings are the defaults of all other flags."""
+    """Read `--config`, or the study in `--out`, first: its settings are the defaults of all other flags."""
     if arguments[:1] == ["perturbation"]:
-        return tyro.cli(perturbation, prog="depict study perturbation", args=arguments[1:])
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--out", type=Path)
-    known, _ = early.parse_known_args(arguments)
+        return parse_and_call(perturbation, "depict study perturbation", arguments[1:])
+    folder = value_of("--out", arguments)
     before = None
-    if known.out is not None and known.out.is_dir():
+    if folder is not None and Path(folder).is_dir():
         from depict.studies.plan import read_study
 
-        before = read_study(known.out)
-    base = starting_point(arguments, before.settings if before else None)
+        before = read_study(Path(folder))
+    base = base_config(arguments, before.settings if before else None)
 
     def main(
-        study: tyro.conf.Positional[Literal["ablation", "subset", "decoders"]],
-        out: Path,
-        seeds: tuple[int, ...] | None = None,
-        decoders: tuple[str, ...] | None = None,
-        sizes: tuple[str, ...] | None = None,
+        study: Annotated[Positional[Study], positional("STUDY")],
+        out: Folder,
+        seeds: Annotated[tuple[int, ...] | None, flag("the value of --seed", "INT...")] = None,
+        decoders: Annotated[tuple[str, ...] | None, flag(DECODERS, "NAME...")] = None,
+        sizes: Annotated[tuple[str, ...] | None, flag("1/8 1/4 1/2 1", "SIZE...")] = None,
         multiscale: bool = False,
         dry_run: bool = False,
         redraw: bool = False,
-        config: str | None = None,
-        settings: Annotated[Config, tyro.conf.arg(name="")] = base,
+        config: Annotated[str | None, flag("none", "NAME|FILE")] = None,
+        settings: Annotated[Config, arg(name="")] = base,
     ) -> int:
-        """Train and evaluate a sweep of models into a table and a picture; the same command does what is missing.
+        """Train and evaluate a sweep of models into a table and a figure.
 
-        ablation: the lines of the paper's two ablation tables. subset: decoders on parts of the training images.
-        decoders: any decoders. All of them over any seeds, with the settings of a training. Each training is a run in
-        OUT/cells; results.json, results.md, results.png and results.svg are written after each. A study may grow: name
-        more seeds, decoders or sizes. Its settings may be left out in later calls.
+        Run the same command again to train what is missing. Name more seeds, decoders or sizes to extend a
+        study; other settings can be left out then. Each training is a run in OUT/cells. results.json, .md,
+        .png and .svg are updated after each. The flags of `depict train` apply to all trainings.
 
-        There is a fourth study, of trained runs under perturbation: see `depict study perturbation --help`.
+        The study `perturbation` evaluates trained runs under noise: see `depict study perturbation --help`.
+
+        Examples:
+            depict study decoders --out DIR --data folder --root photos --seeds 0 1 2
+            depict study subset --out DIR --data folder --root photos --dry-run
+            depict study ablation --out DIR --config ade20k/depict_sa_vit_s --root data
 
         Args:
-            study: The kind of study.
-            out: Its folder.
-            seeds: Seeds of each line; by default --seed.
-            decoders: Decoders to compare, each perhaps with settings of its own: depict_sa,lr=3e-3,decoder.layers=2. By
-                default linear, segmenter, depict_sa and depict_ca; for subset segmenter and depict_sa.
-            sizes: Parts of the training images up to 1, or counts above it, for subset; by default 1/8 1/4 1/2 1.
-            multiscale: Evaluate the best cell at several scales, too.
-            dry_run: Show what would be trained and how long it would take, about.
-            redraw: Write tables and pictures anew from the results that are kept, without training or data.
-            config: A configuration to start from, as for `depict train`.
+            study: ablation (the rows of the paper's two ablation tables), subset (decoders on parts of the training
+                images) or decoders (any decoders).
+            out: Folder of the study.
+            seeds: Seeds of each row.
+            decoders: Decoders to compare, optionally with settings: depict_sa,lr=3e-3,decoder.layers=2.
+            sizes: subset: fractions (up to 1) or numbers of training images.
+            multiscale: Also evaluate the best row at several scales.
+            dry_run: Print what would be trained, with an estimate of the time.
+            redraw: Write the tables and figures again from the stored results, without training or data.
+            config: Settings to start from, as for `depict train`.
         """
         from depict.errors import UserError
-        from depict.studies import plan, results, running
+        from depict.studies import forecast, plan, results, running
 
+        check_folder(out)
         if redraw:
             kept = plan.read_study(out)
             if kept is None or kept.name != study:
-                raise UserError(
-                    f"there is no study '{study}' in '{out}' to redraw: it has no {plan.FILE} of that name."
-                )
+                raise UserError(f"no study '{study}' to redraw in '{out}': {plan.FILE} is missing or of another study.")
             print(results.write_results(kept, out))
             return 0
-        asked = plan.open_study(out, study, settings, seeds, decoders, sizes)
+        planned = plan.open_study(out, study, settings, seeds, decoders, sizes)
         if dry_run:
-            print(_forecast(running.forecast(asked, out)))
+            print(forecast.forecast_text(forecast.forecast(planned, out)))
             return 0
-        running.run(asked, out, multiscale)
+        running.run(planned, out, multiscale)
         print((out / "results.md").read_text(encoding="utf-8"))
         print(f"written: {out / 'results.md'}, .json, .png and .svg")
         return 0
 
-    return tyro.cli(main, prog="depict study", args=arguments)
+    return parse_and_call(main, "depict study", arguments)
 
 
 def perturbation(
-    runs: tyro.conf.Positional[tuple[str, ...]] = (),
+    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN...", help_behavior_hint="")] = (),
     *,
-    out: Path,
-    seeds: tuple[int, ...] | None = None,
-    sigmas: tuple[float, ...] | None = None,
-    data: str | None = None,
-    root: Path | None = None,
-    limit: int | None = None,
-    device: str | None = None,
+    out: Folder,
+    seeds: Annotated[tuple[int, ...] | None, flag("0 1 2", "INT...")] = None,
+    sigmas: Annotated[tuple[float, ...] | None, flag("1e-4 1e-3 1e-2 1e-1", "FLOAT...")] = None,
+    data: Annotated[str | None, flag("that of the first run", "NAME")] = None,
+    root: Annotated[Path | None, flag("that of each run", "DIR")] = None,
+    limit: Annotated[int | None, flag("all")] = None,
+    device: Device = None,
 ) -> int:
-    """Perturb the decoders of trained runs and evaluate them: the paper's robustness table and curve.
+    """Evaluate trained runs with perturbed decoders: the paper's robustness table.
 
-    The four perturbations are P O_K, P'_h O_M (an identity), Ortho(P'_h), and noise on every parameter of the decoder
-    with sigma read as variance and as standard deviation. Runs are read and never changed. results.md, .json, .csv,
-    .png and .svg are written after each run; the same command does what is missing, and more runs may be named.
+    The four perturbations are P O_K, P'_h O_M (an identity), Ortho(P'_h), and noise on every parameter of
+    the decoder, with sigma as variance and as standard deviation. Runs are not modified. results.md,
+    .json, .csv, .png and .svg are updated after each run. Run the same command again to do what is
+    missing, or name more runs.
+
+    Examples:
+        depict study perturbation runs/depict_sa runs/segmenter --out DIR
 
     Args:
-        runs: Folders of runs, or hf-hub:user/name; in later calls only those to add.
+        runs: Run folders, or hf-hub:user/name. In later calls only those to add.
         out: Folder of the study.
-        seeds: Seeds of the perturbations; by default 0 1 2.
-        sigmas: Levels of noise; by default 1e-4 1e-3 1e-2 1e-1.
-        data: Data set whose validation images are segmented; by default the one that the first run was trained on.
-        root: Folder in which it lies; by default that of each run's training.
-        limit: Use so many of the images only, the same for all runs.
-        device: Where to compute, such as cpu, cuda or cuda:1; by default a GPU if there is one.
+        seeds: Seeds of the perturbations.
+        sigmas: Noise levels.
+        data: Data set with the validation images.
+        root: Its folder.
+        limit: Use this many of the images, the same for all runs.
+        device: cpu, cuda, cuda:1 or mps.
     """
     from depict.devices import find_device
     from depict.studies import perturbation as study
 
-    asked = study.open_study(out, runs, data, root, limit, seeds, sigmas)
-    print(study.run(asked, out, find_device(device)))
+    check_folder(out)
+    opened = study.open_study(out, runs, data, root, limit, seeds, sigmas)
+    print(study.run(opened, out, find_device(device)))
     print(f"written: {out / 'results.md'}, .json, .csv, .png and .svg")
     return 0
-
-
-def _forecast(planned: list[Planned]) -> str:
-    """The planned runs as text, and the time that is left."""
-    from depict.studies.results import duration
-
-    rows: list[tuple[str, ...]] = [("cell", "decoder", "seed", "images", "epochs", "steps", "time left")]
-    for one in planned:
-        config = one.cell.config
-        time = duration(one.seconds) if one.seconds else "finished"
-        numbers = (config.seed, one.cell.images, one.epochs, one.steps)
-        rows.append((one.cell.name, config.decoder.name, *map(str, numbers), time))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    missing = sum(one.seconds > 0 for one in planned)
-    total = duration(sum(one.seconds for one in planned))
-    lines.append(f"\n{missing} of {len(planned)} cells to do, about {total} on this machine as it is now;")
-    lines.append("waiting for images to be read, and encoding them once for --cache-features, come on top.")
-    return "\n".join(lines)

@@ -2,56 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated
 
-import tyro
+from tyro.conf import arg
 
-from depict.config.schema import Config, DecoderConfig
-
-
-def starting_point(arguments: list[str], otherwise: Config | None = None) -> Config:
-    """The settings that flags go over: those of `--config`, with another `--decoder` in its own defaults."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--config")
-    early.add_argument("--decoder", "--decoder.name")
-    known, _ = early.parse_known_args(arguments)
-    if known.config is None:
-        base = otherwise or Config()
-    else:
-        from depict.config.presets import load_config
-
-        base = load_config(known.config)
-    if known.decoder not in (None, base.decoder.name):
-        base.decoder = DecoderConfig(known.decoder)  # the options were another decoder's
-    return base
+from depict.commands.settings import base_config
+from depict.config.flags import check_folder, flag, parse_and_call
+from depict.config.schema import Config
 
 
 def run(arguments: list[str]) -> int:
-    """Read `--config` first, because its settings are the defaults of all other flags."""
-    base = starting_point(arguments)
+    """Read `--config` first: its settings are the defaults of all other flags."""
+    base = base_config(arguments)
 
     def main(
-        out: Path,
-        config: str | None = None,
-        settings: Annotated[Config, tyro.conf.arg(name="")] = base,
+        out: Annotated[Path, arg(metavar="RUN")],
+        config: Annotated[str | None, flag("none", "NAME|FILE")] = None,
+        settings: Annotated[Config, arg(name="")] = base,
     ) -> int:
-        """Train a model into a run folder; the same command again goes on where it stopped.
+        """Train a model on images and masks. Run the same command again to resume.
 
-        Several processes: `torchrun --nproc-per-node 2 -m depict.cli train …`, or `accelerate launch -m depict.cli …`.
+        The run folder gets config.yaml (all settings), model.safetensors (the best model), metrics.jsonl
+        and the state to resume from. A finished run is not trained again.
+
+        Flags override the settings of --config. The value None clears one.
+
+        Examples:
+            depict train --out RUN --data folder --root DIR
+            depict train --out RUN --data folder --root DIR --freeze-encoder --cache-features
+            depict train --out RUN --config ade20k/depict_sa_vit_s --root DIR
+            torchrun --nproc-per-node 2 -m depict.cli train --out RUN ...
 
         Args:
             out: The run folder.
-            config: A configuration to start from: a YAML file, or the name of one that comes with depict, such as
-                ade20k/depict_sa_vit_s. Flags go over it.
+            config: Settings to start from: a YAML file, or the name of a configuration that comes with depict, such as
+                ade20k/depict_sa_vit_s (`depict info` lists them).
         """
         from depict.training.loop import train
 
+        check_folder(out)
         result = train(settings, out)
         if result is not None:
             print(result)
             print(f"run: {out}")
         return 0
 
-    return tyro.cli(main, prog="depict train", args=arguments)
+    return parse_and_call(main, "depict train", arguments)

@@ -1,7 +1,8 @@
-"""Everything a run is made of, on one page of dataclasses.
+"""All settings of an experiment, on one page of dataclasses.
 
-Free of torch: the command line builds its help from this file. Values left at None are filled in by the part that knows
-them (a decoder its sizes, a data set its recipe), so a saved configuration is always complete.
+The docstrings are the help of the command line. Needs no torch. A value of None is filled in later
+by the part that knows it (a decoder its sizes, a data set its recipe), so a saved configuration is
+complete.
 """
 
 from __future__ import annotations
@@ -13,60 +14,66 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from depict.config.flags import flag
+
+ENCODERS_OWN = flag("the encoder's own")
+DECODERS_OWN = flag("the decoder's own")
+RECIPE = flag("the data set's recipe")
+
 
 @dataclass
 class EncoderConfig:
-    """The ViT that turns an image into embeddings Z0."""
+    """The ViT that turns an image into patch embeddings."""
 
-    name: Annotated[str, arg(aliases=["--encoder"])] = "vit_small_patch16_384"
-    """Any plain ViT of timm, by its timm name."""
-    pretrained: bool | str = True
-    """True: weights from timm's hub; a path: a local .safetensors or .pth file; False: random weights."""
+    name: Annotated[str, flag(metavar="NAME", alias="--encoder")] = "vit_small_patch16_384"
+    """timm name of any plain ViT."""
+    pretrained: Annotated[bool | str, flag(metavar="True|False|FILE")] = True
+    """Weights: True loads timm's, FILE a .safetensors or .pth file, False starts from random ones."""
     drop_path: float = 0.0
-    """Stochastic depth, rising linearly from 0 at the first block to this value at the last."""
-    freeze: Annotated[bool, arg(aliases=["--freeze-encoder"])] = False
-    """Keep the encoder's weights as they are and train the decoder only."""
-    patch_size: int | None = None
-    """Another patch size than the name says; for training from random weights."""
-    dim: int | None = None
-    """Another embedding dimension, with heads of 64; for training from random weights."""
-    depth: int | None = None
-    """Another number of blocks; for training from random weights."""
+    """Stochastic depth, increasing linearly from 0 at the first block to this value at the last."""
+    freeze: Annotated[bool, flag(alias="--freeze-encoder")] = False
+    """Train only the decoder."""
+    patch_size: Annotated[int | None, ENCODERS_OWN] = None
+    """Patch size, for training from random weights."""
+    dim: Annotated[int | None, ENCODERS_OWN] = None
+    """Embedding dimension, with 64 per head, for training from random weights."""
+    depth: Annotated[int | None, ENCODERS_OWN] = None
+    """Number of blocks, for training from random weights."""
 
 
 @dataclass
 class DecoderConfig:
-    """The head that turns embeddings into masks. Options left at None are the decoder's own defaults."""
+    """The head that turns embeddings into masks."""
 
-    name: Annotated[str, arg(aliases=["--decoder"])] = "depict_sa"
+    name: Annotated[str, flag("all of the paper's", "NAME", "--decoder")] = "depict_sa"
     """depict_sa, depict_ca, segmenter, linear or ablation."""
-    layers: int | None = None
-    """Number of layers (of MSSA layers for depict_ca)."""
-    heads: int | None = None
+    layers: Annotated[int | None, DECODERS_OWN] = None
+    """Number of layers (depict_ca: of MSSA layers)."""
+    heads: Annotated[int | None, DECODERS_OWN] = None
     """Attention heads per layer."""
-    head_dim: int | None = None
+    head_dim: Annotated[int | None, DECODERS_OWN] = None
     """Dimension of each head's subspace."""
-    cross_layers: int | None = None
+    cross_layers: Annotated[int | None, DECODERS_OWN] = None
     """depict_ca: number of MSCA layers."""
-    cross_heads: int | None = None
+    cross_heads: Annotated[int | None, DECODERS_OWN] = None
     """depict_ca: heads per MSCA layer."""
-    cross_head_dim: int | None = None
+    cross_head_dim: Annotated[int | None, DECODERS_OWN] = None
     """depict_ca: dimension of each MSCA head's subspace."""
-    attention: str | None = None
+    attention: Annotated[str | None, flag("mssa", "NAME")] = None
     """ablation: mssa, mhsa or none."""
-    feedforward: str | None = None
+    feedforward: Annotated[str | None, flag("ista", "NAME")] = None
     """ablation: ista, mlp or none."""
-    width: int | None = None
-    """segmenter: dimension of its embeddings; by default the encoder's."""
-    dropout: float | None = None
+    width: Annotated[int | None, flag("the encoder's")] = None
+    """segmenter: embedding dimension."""
+    dropout: Annotated[float | None, DECODERS_OWN] = None
     """Dropout inside the decoder."""
-    logit_gain: float | None = None
-    """Gain of the norm over the classes at the start; 1 as released, but 4 for up to 16 classes on a frozen encoder."""
-    step_size: float | None = None
-    """MSSA and MSCA: all step sizes at the start; by default drawn from N(0, 1), as released."""
+    logit_gain: Annotated[float | None, flag("1; with a frozen encoder and up to 16 classes 4")] = None
+    """Initial gain of the norm over the classes."""
+    step_size: Annotated[float | None, flag("drawn from N(0, 1)")] = None
+    """Initial value of all MSSA and MSCA step sizes."""
 
     def options(self) -> dict[str, Any]:
-        """What was set, as keyword arguments for the decoder."""
+        """The options that are set, as keyword arguments for the decoder."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "name"}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -75,89 +82,89 @@ class DecoderConfig:
 class DataConfig:
     """The images and masks."""
 
-    name: Annotated[str | None, arg(aliases=["--data"])] = None
-    """scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
-    root: Annotated[Path | None, arg(aliases=["--root"])] = None
-    """Where the data set lies (`scenes` is generated and needs none)."""
-    short_edge: int | None = None
-    """Short edge of the box that images are resized into, before the random factor."""
-    max_aspect: float | None = None
-    """Long edge of that box over its short edge."""
-    scale_range: tuple[float, float] = (0.5, 2.0)
-    """Smallest and largest random factor on the size of training images."""
+    name: Annotated[str | None, flag("the config's", "NAME", "--data")] = None
+    """Data set: scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
+    root: Annotated[Path | None, flag("the config's", "DIR", "--root")] = None
+    """Folder of the data set (scenes are generated and need none)."""
+    train_split: Literal["train", "trainval"] = "train"
+    """trainval adds the validation images to the training, for a last run before a test submission."""
+    short_edge: Annotated[int | None, RECIPE] = None
+    """Images are resized into a box with this short edge, before the random scale."""
+    max_aspect: Annotated[float | None, RECIPE] = None
+    """Long edge of that box divided by its short edge."""
+    scale_range: Annotated[tuple[float, float], flag(metavar="MIN MAX")] = (0.5, 2.0)
+    """Range of the random scale of training images."""
     color_jitter: bool = True
     """Distort brightness, contrast, saturation and hue of training images."""
     flip: bool = True
-    """Mirror every second training image; not where left and right are different classes."""
-    limit: int | None = None
-    """Train on so many images only, drawn by the seed."""
-    holdout: float | None = None
-    """Validate on this last part of the training images, and train on the others: to choose settings by."""
+    """Mirror half of the training images. Turn it off if left and right are different classes."""
+    limit: Annotated[int | None, flag("all")] = None
+    """Train on this many images, drawn with the seed."""
+    holdout: Annotated[float | None, flag("the data set's validation images")] = None
+    """Validate on this last fraction of the training images instead, to choose settings."""
     workers: int = 2
     """Processes that read and augment images."""
 
 
 @dataclass
 class TrainConfig:
-    """How the model is trained. Epochs, batch and rate left at None are the data set's published recipe."""
+    """How the model is trained."""
 
-    epochs: int | None = None
+    epochs: Annotated[int | None, RECIPE] = None
     """Passes over the training images."""
-    batch: int | None = None
-    """Images per step, over all processes together."""
-    lr: float | None = None
-    """Learning rate at the start (after warm-up); by default the recipe's for sgd; for adamw 2e-4, with a frozen
-    encoder 1e-3 (depict_ca 3e-3, linear 1e-2)."""
+    batch: Annotated[int | None, RECIPE] = None
+    """Images per step, over all processes."""
+    lr: Annotated[float | None, flag("2e-4; frozen encoder 1e-3, depict_ca 3e-3, linear 1e-2; sgd the recipe's")] = None
+    """Peak learning rate."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
-    """sgd: Nesterov momentum 0.9, as published. adamw: the modern choice."""
+    """sgd is the published choice, with Nesterov momentum 0.9."""
     weight_decay: float = 0.0
-    """Decay of matrices; norms, biases, embeddings, tokens and step sizes are never decayed."""
+    """Weight decay of matrices. Norms, biases, embeddings, tokens and step sizes are not decayed."""
     warmup: int = 0
-    """Steps in which the rate rises linearly to its start."""
+    """Steps of linear warm-up."""
     layer_decay: float = 1.0
-    """Rate of each encoder block over that of the block after it."""
-    clip_grad: float | None = None
+    """Learning rate of each encoder block divided by that of the next block."""
+    clip_grad: Annotated[float | None, flag("no clipping")] = None
     """Largest norm of the gradient."""
     grad_accum: int = 1
-    """Pieces that a step is computed in, one after the other, to save memory; cross-entropy stays the same."""
+    """Split each batch into this many parts to save memory. The cross-entropy does not change."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Mixed precision; auto is bf16 on GPUs that have it, fp32 elsewhere."""
+    """Mixed precision. auto is bf16 on GPUs that support it, fp32 elsewhere."""
     checkpointing: bool = False
-    """Recompute the encoder's activations in the backward pass instead of keeping them."""
+    """Recompute the encoder's activations in the backward pass to save memory."""
     compile: bool = False
     """Compile the model with torch.compile."""
-    ema: float | None = None
-    """Decay of an exponential moving average of the weights, which is then what is evaluated and kept."""
+    ema: Annotated[float | None, flag("off")] = None
+    """Decay of an exponential moving average of the weights, which is evaluated and kept."""
     loss: Literal["ce", "ce+dice", "ce+lovasz"] = "ce"
-    """Cross-entropy, alone or with soft Dice or Lovász-softmax added."""
+    """Cross-entropy, alone or with soft Dice or Lovász-softmax."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: weigh each class by the median class frequency over its own."""
+    """balanced weights each class by the median class frequency divided by its own."""
     cache_features: bool = False
-    """Run a frozen encoder once per image and mirror image, and train the decoder from memory."""
-    cache_crop: float | None = None
-    """With cached features: train on a random part of each image, this share of its height and width."""
-    validate_every: int | None = None
-    """Epochs between validations; by default an eighth of the training. The last epoch is always validated."""
-    save_every: int | None = None
-    """Steps between saves of the state to resume from; by default an epoch."""
-    patience: int | None = None
-    """Stop after so many validations without a better mIoU."""
+    """Run the frozen encoder once per image and its mirror image, and train the decoder from memory."""
+    cache_crop: Annotated[float | None, flag("whole images")] = None
+    """With --cache-features: train on random crops of this fraction of the height and width."""
+    validate_every: Annotated[int | None, flag("an eighth of the epochs")] = None
+    """Epochs between validations. The last epoch is always validated."""
+    save_every: Annotated[int | None, flag("one epoch")] = None
+    """Steps between saves of the state to resume from."""
+    patience: Annotated[int | None, flag("never")] = None
+    """Stop after this many validations without a better mIoU."""
     tracker: Literal["none", "tensorboard", "wandb"] = "none"
-    """Log to TensorBoard or Weights & Biases too, if installed."""
-    device: str | None = None
-    """cpu, cuda or mps; by default the best there is."""
+    """Also log to TensorBoard or Weights & Biases, if installed."""
+    device: Annotated[str | None, flag("the best device", "DEVICE")] = None
+    """cpu, cuda or mps."""
 
 
 @dataclass
 class Config:
-    """A whole experiment."""
+    """An experiment."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
-    image_size: int | tuple[int, int] | None = None
-    """Crop that the model is trained on and window that it is applied in: side, or height and width; by default the
-    data set's published crop."""
+    image_size: Annotated[int | tuple[int, int] | None, flag("the data set's crop", "INT [INT]")] = None
+    """Training crop and inference window in pixels: a side, or height and width."""
     seed: int = 0
-    """Seed of the weights, the order of images and the augmentation."""
+    """Seed of the weights, the order of the images and the augmentation."""

@@ -1,0 +1,124 @@
+"""The settings of a training as flags, for `train` and `study`: the basic ones first, the others in groups."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import inspect
+import itertools
+from typing import Annotated, Any, get_type_hints
+
+from tyro.conf import arg
+from tyro.constructors import MISSING_NONPROP, StructConstructorSpec, StructFieldSpec, StructTypeInfo
+
+from depict.config.flags import RULES
+from depict.config.schema import Config, DecoderConfig
+
+BASIC = (
+    *("data.name", "data.root", "decoder.name", "encoder.name", "encoder.pretrained", "encoder.freeze"),
+    *("train.cache_features", "image_size", "train.epochs", "train.batch", "train.lr", "train.device"),
+)
+GROUPS = {
+    "optimization": (
+        *("train.optimizer", "train.weight_decay", "train.warmup", "train.layer_decay", "train.clip_grad"),
+        *("train.ema", "train.loss", "train.class_weights", "seed"),
+    ),
+    "speed and memory": (
+        *("train.precision", "train.grad_accum", "train.checkpointing", "train.compile", "train.cache_crop"),
+        "data.workers",
+    ),
+    "validation and saving": ("train.validate_every", "train.patience", "train.save_every", "train.tracker"),
+}
+"""Which settings the help shows together; those named in neither place are shown with their section, such as data."""
+
+
+def base_config(arguments: list[str], otherwise: Config | None = None) -> Config:
+    """The configuration that flags override: that of `--config`, with another `--decoder` at its own defaults."""
+    name = value_of("--config", arguments)
+    if name is None:
+        base = otherwise or Config()
+    else:
+        from depict.config.presets import load_config
+
+        base = load_config(name)
+    decoder = value_of("--decoder", arguments) or value_of("--decoder.name", arguments)
+    if decoder not in (None, base.decoder.name):
+        base.decoder = DecoderConfig(decoder)  # the options were another decoder's
+    return base
+
+
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """The last value of a flag that has to be known before the others are parsed."""
+    values = [right for left, right in itertools.pairwise(arguments) if left == flag]
+    values += [word.partition("=")[2] for word in arguments if word.startswith(f"{flag}=")]
+    return values[-1] if values else None
+
+
+class _Group:
+    """Base of the types that stand for a group of flags."""
+
+    fields: tuple[StructFieldSpec, ...]
+
+
+@RULES.struct_rule
+def _group(info: StructTypeInfo) -> StructConstructorSpec | None:
+    if not (isinstance(info.type, type) and issubclass(info.type, _Group)):
+        return None
+    return StructConstructorSpec(dict, info.type.fields)
+
+
+@RULES.struct_rule
+def _settings(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """The flags of a Config in their groups, and how a Config is made of their values."""
+    if info.type is not Config:
+        return None
+    flags = _flags(info.default)
+    groups = {name: list(paths) for name, paths in GROUPS.items()}
+    listed = {*BASIC, *(path for paths in GROUPS.values() for path in paths)}
+    for path in flags:
+        if path not in listed:
+            groups.setdefault(path.partition(".")[0], []).append(path)
+    specs = [flags[path] for path in BASIC]
+    for name, paths in groups.items():
+        group = type(name, (_Group,), {"fields": tuple(flags[path] for path in paths)})
+        kind: Any = Annotated[group, arg(name=name, help="")]
+        specs.append(StructFieldSpec(name, kind, MISSING_NONPROP))
+
+    def assemble(**values: Any) -> Config:
+        for name in groups:
+            values |= values.pop(name)
+        config = copy.deepcopy(info.default)
+        for path, value in values.items():
+            section, _, name = path.rpartition(".")
+            setattr(getattr(config, section) if section else config, name, value)
+        return config
+
+    return StructConstructorSpec(assemble, tuple(specs))
+
+
+def _flags(config: Config, section: str = "") -> dict[str, StructFieldSpec]:
+    """Every setting by its path, such as train.lr, as a flag, such as --lr, with its docstring as help."""
+    settings = getattr(config, section) if section else config
+    types, texts = get_type_hints(type(settings), include_extras=True), _attribute_docstrings(type(settings))
+    flags: dict[str, StructFieldSpec] = {}
+    for name, kind in types.items():
+        if dataclasses.is_dataclass(value := getattr(settings, name)):
+            flags |= _flags(config, name)
+            continue
+        path = f"{section}.{name}" if section else name
+        named: Any = Annotated[kind, arg(name=path.removeprefix("train."), prefix_name=False)]
+        flags[path] = StructFieldSpec(path, named, value, texts[name])
+    return flags
+
+
+def _attribute_docstrings(kind: type) -> dict[str, str]:
+    """The string below each attribute of a class, on one line."""
+    [definition] = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for attribute, below in itertools.pairwise(definition.body):
+        match attribute, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.split())
+    return texts
