@@ -13,7 +13,10 @@ from PIL import Image
 import depict
 from depict.cli import main
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
+from depict.data import dataset_class
+from depict.data.cityscapes import EVALUATED
 from depict.model import SegmentationModel
+from support import layouts
 from support.several_processes import torchrun
 
 CLASSES = ("left", "right", "center")
@@ -43,7 +46,8 @@ def run(tmp_path_factory) -> Path:
         image_size=32,
     )
     folder = tmp_path_factory.mktemp("runs") / "run"
-    SegmentationModel(config, CLASSES, ((255, 0, 0), (0, 255, 0), (0, 0, 255))).save(folder)
+    model = SegmentationModel(config, CLASSES, ((255, 0, 0), (0, 255, 0), (0, 0, 255)))
+    depict.save(model, folder)
     return folder
 
 
@@ -152,3 +156,41 @@ def test_a_folder_that_is_no_run_is_told_in_one_line(tmp_path, capsys):
     (tmp_path / "m.onnx").write_bytes(b"a graph")
     assert main(["evaluate", str(tmp_path / "m.onnx")]) == 2
     assert "m.onnx' is an exported model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "file", "values"),
+    [
+        ("ade20k", layouts.ade20k, "ADE_test_1", range(1, 151)),
+        ("cityscapes", lambda root, _: layouts.cityscapes(root, {}), "berlin_000000_000019_leftImg8bit", EVALUATED),
+    ],
+)
+def test_a_submission_holds_the_values_that_the_test_server_expects(tmp_path, capsys, name, layout, file, values):
+    root = layout(tmp_path / "data", [1])
+    cls = dataset_class(name)
+    config = Config(
+        encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=1, dim=48),
+        decoder=DecoderConfig("linear"),
+        data=DataConfig(name, root, short_edge=32, max_aspect=4.0),
+        image_size=32,
+    )
+    depict.save(SegmentationModel(config, cls.classes, cls.palette), tmp_path / "run")
+    command = ["evaluate", str(tmp_path / "run"), "--split", "test"]
+    assert main([*command, "--submission", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "label maps of 1 images" in printed
+    assert "mIoU" not in printed
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{file}.png"]
+    labels = depict.load(tmp_path / "run").segment(Image.open(next(root.rglob(f"{file}.*")))).numpy()
+    written = np.asarray(Image.open(tmp_path / "out" / f"{file}.png"))
+    assert written.shape == labels.shape == (12, 16)
+    assert len(np.unique(written)) > 1
+    np.testing.assert_array_equal(written, np.array(values)[labels])
+    assert not list((tmp_path / "run").glob("evaluation*"))
+    assert main(command) == 2
+    assert f"the test images of {name} have no ground truth" in capsys.readouterr().err
+
+
+def test_a_submission_needs_a_data_set_with_a_test_server(run, capsys):
+    assert main(["evaluate", str(run), "--submission", "out"]) == 2
+    assert "folder has no test server: leave out --submission" in capsys.readouterr().err

@@ -19,6 +19,21 @@ def test_the_challenge_folder_itself_may_be_the_root(tmp_path):
     assert len(create_dataset("ade20k", tmp_path / "ADEChallengeData2016", "val")) == 2
 
 
+def test_the_test_release_has_images_without_labels(tmp_path):
+    dataset = create_dataset("ade20k", ade20k(tmp_path, [1, 2]), "test")
+    assert ([dataset.name_of(0)], dataset.labeled, dataset.problems) == (["ADE_test_1"], False, [])
+    image, labels = dataset.read(0)
+    assert image.shape == (3, 12, 16)
+    assert labels.unique().tolist() == [255]
+
+
+def test_training_and_validation_images_can_be_joined(tmp_path):
+    dataset = create_dataset("ade20k", ade20k(tmp_path, [1, 2]), "trainval")
+    names = [dataset.name_of(index) for index in range(len(dataset))]
+    assert names == ["train_ADE_x_1", "train_ADE_x_2", "val_ADE_x_1", "val_ADE_x_2"]
+    assert "validation" in str(dataset.paths(3)[1])
+
+
 def test_names_and_colors_are_those_in_use(tmp_path):
     dataset = create_dataset("ade20k", ade20k(tmp_path, [1, 2]), "train")
     assert len(dataset.classes) == len(dataset.palette) == len(set(dataset.classes)) == 150

@@ -8,7 +8,13 @@ def test_void_is_ignored(tmp_path):
     assert len(dataset.classes) == len(set(dataset.palette)) == 11
 
 
-def test_the_real_set_is_whole(shared):
+def test_the_test_images_have_labels(tmp_path):
+    dataset = create_dataset("camvid", camvid(tmp_path, [3, 11]), "test")
+    assert dataset.labeled
+    assert dataset.read(0)[1][0, ::8].tolist() == [3, 255]
+
+
+def test_the_real_set_is_complete(shared):
     train, val = (create_dataset("camvid", shared / "camvid", split) for split in ("train", "val"))
     assert (len(train), len(val)) == (367, 101)
     assert not train.problems

@@ -11,7 +11,7 @@ from depict.data.dataset import hold_out, random_subset
 from depict.errors import UserError
 from depict.training.loop import train
 from depict.viz.samples import draw_samples
-from support.layouts import camvid, folder, picture, save, stripes
+from support.layouts import ade20k, camvid, folder, picture, save, stripes
 
 
 def spoil(root):
@@ -62,6 +62,17 @@ def test_files_left_over_do_not_hinder_training(tmp_path):
     report = check_dataset(create_dataset("camvid", tmp_path, "train"))
     assert report.usable
     assert "extra: 1 (harmless)" in str(report)
+
+
+def test_images_without_ground_truth_are_checked_for_prediction(tmp_path):
+    dataset = create_dataset("ade20k", ade20k(tmp_path, [1]), "test")
+    quick_check(dataset)
+    assert check_dataset(dataset).usable
+    assert "ready for prediction" in str(check_dataset(dataset))
+    (tmp_path / "release_test/testing/ADE_test_1.jpg").write_bytes(b"")
+    assert not check_dataset(dataset).usable
+    with pytest.raises(UserError, match="is empty"):
+        quick_check(dataset)
 
 
 def test_masks_without_any_label_are_no_training_set(tmp_path):

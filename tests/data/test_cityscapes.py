@@ -19,6 +19,12 @@ def test_train_ids_are_preferred(tmp_path):
     assert dataset.read(0)[1][0, ::8].tolist() == [18, 255]
 
 
+def test_the_empty_masks_of_the_test_images_are_not_used(tmp_path):
+    dataset = create_dataset("cityscapes", cityscapes(tmp_path, {"labelIds": [ROAD]}), "test")
+    assert (dataset.name_of(0), dataset.file_name(0)) == ("berlin_000000_000019", "berlin_000000_000019_leftImg8bit")
+    assert not dataset.labeled
+
+
 def test_there_are_nineteen_classes_in_their_order(tmp_path):
     dataset = create_dataset("cityscapes", cityscapes(tmp_path, {"labelIds": [ROAD]}), "train")
     assert len(dataset.classes) == len(set(dataset.palette)) == 19

@@ -29,6 +29,7 @@ def ade20k(root: Path, values: list[int], names: tuple[str, ...] = ("ADE_x_1", "
         for seed, name in enumerate(names):
             save(root / "ADEChallengeData2016/images" / part / f"{name}.jpg", picture(seed=seed))
             save(root / "ADEChallengeData2016/annotations" / part / f"{name}.png", stripes(values))
+    save(root / "release_test/testing/ADE_test_1.jpg", picture())
     return root
 
 
@@ -39,6 +40,8 @@ def cityscapes(root: Path, masks: dict[str, list[int]]) -> Path:
         save(root / "leftImg8bit" / part / city / f"{name}_leftImg8bit.png", picture())
         for ending, values in masks.items():
             save(root / "gtFine" / part / city / f"{name}_gtFine_{ending}.png", stripes(values))
+    save(root / "leftImg8bit/test/berlin/berlin_000000_000019_leftImg8bit.png", picture())
+    save(root / "gtFine/test/berlin/berlin_000000_000019_gtFine_labelIds.png", stripes([0]))
     return root
 
 
@@ -55,7 +58,7 @@ def pascal_context(root: Path, values: list[int]) -> Path:
 
 
 def camvid(root: Path, values: list[int], count: int = 3) -> Path:
-    for part in ("train", "val"):
+    for part in ("train", "val", "test"):
         for index in range(count):
             save(root / part / f"0001TP_{index:06}.png", picture(seed=index))
             save(root / f"{part}annot" / f"0001TP_{index:06}.png", stripes(values))

@@ -64,6 +64,10 @@ class Dataset:
         """A name for the sample, unique within the split and usable as a file name."""
         raise NotImplementedError
 
+    def file_name(self, index: int) -> str:
+        """The name of the image file without its suffix, where there is a file."""
+        return self.name_of(index)
+
     def identity(self) -> Iterator[object]:
         """Plain values that differ whenever any sample does, cheap to find: a cache of features is keyed by them."""
         raise NotImplementedError

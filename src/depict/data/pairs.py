@@ -79,6 +79,10 @@ class FileDataset(Dataset):
         """The name that image and mask share."""
         return self._names[index]
 
+    def file_name(self, index: int) -> str:
+        """The name of the image file without its suffix."""
+        return self._images[self._names[index]].stem
+
     def paths(self, index: int) -> tuple[Path, Path | None]:
         """Image and mask of a sample; the mask is None in a split without ground truth."""
         name = self._names[index]
