@@ -1,6 +1,5 @@
 """The shipped configurations: each is a row of the paper, and a user's file may use one as its base."""
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from depict import UserError
-from depict.cli import main
 from depict.config.paper import BACKBONES, paper_rows
 from depict.config.presets import FOLDER, load_config, load_settings, merge, preset_names
 from depict.config.schema import Config
@@ -112,13 +110,6 @@ def test_every_yaml_is_part_of_the_package():
     files = {path for path in FOLDER.rglob("*") if path.is_file()}
     assert files <= installed
     assert len(files) == len(preset_names()) + len(list(FOLDER.glob("*/base.yaml")))
-
-
-def test_info_lists_every_configuration(capsys):
-    main(["info"])
-    assert set(preset_names()) <= set(capsys.readouterr().out.split())
-    main(["info", "--json"])
-    assert json.loads(capsys.readouterr().out)["configurations"] == preset_names()
 
 
 def test_a_file_overrides_only_the_settings_that_it_names(tmp_path):
