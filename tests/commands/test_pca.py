@@ -61,9 +61,9 @@ def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (["missing.png", *SMALL], "missing.png"),
-        (["scene.png", *SMALL, "--directions", "0"], "--directions and --side must be at least 1"),
+        (["scene.png", *SMALL, "--directions", "0"], "--directions must be at least 1, not 0"),
         (["scene.png", *SMALL, "--directions", "29"], "at most 28, the patches of the picture"),
-        (["scene.png", *SMALL, "--out", "a.jpg"], "ends in .png, not 'a.jpg'"),
+        (["scene.png", *SMALL, "--out", "a.jpg"], "--out 'a.jpg' must end in .png."),
         (["scene.png", *SMALL, "--run", "x"], "give --encoder or --run, not both"),
         (["scene.png", "--run", "x"], "'x' is not a run folder"),
         (["scene.png", "--encoder", "vit_tny_patch16_224"], "unknown encoder 'vit_tny_patch16_224'"),

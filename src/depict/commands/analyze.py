@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, flag
+from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, check_at_least, check_folder, flag
 from depict.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def main(
     """
     if not runs:
         raise UserError("no runs were given: name their folders, or hf-hub:user/name.")
-    if images < 1:
-        raise UserError(f"--images must be at least 1, not {images}.")
+    check_folder(out)
+    check_at_least(1, images=images)
     if pictures is not None and (data is not None or root is not None):
         raise UserError("give --pictures DIR, or --data NAME and --root DIR, not both.")
 

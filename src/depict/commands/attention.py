@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from depict.config.flags import Device, Picture, RunName, flag
+from depict.config.flags import Device, Picture, RunName, check_file, flag
 
 
 def main(
@@ -48,6 +48,7 @@ def main(
     from depict.io.files import atomic_path
     from depict.io.images import read_image
 
+    check_file(out, ".png")
     place = None if at is None else _place(at)
     picture = read_image(image)
     model = depict.load(run).to(find_device(device, 0))

@@ -42,8 +42,7 @@ def main(
     from depict.data.check import check_dataset
     from depict.io.files import write_json
 
-    if show:
-        check_file(show, ".png", "--show")
+    check_file(show, ".png", "--show")
     check_at_least(0, workers=workers)
     datasets = [create_dataset(data, root, part) for part in (("train", "val") if split == "both" else (split,))]
     reports = []

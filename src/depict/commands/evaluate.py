@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from depict.config.flags import DataName, DataRoot, Device, RunPath, flag
+from depict.config.flags import DataName, DataRoot, Device, RunPath, check_at_least, check_folder, flag
 from depict.devices import find_device, processes
 from depict.errors import UserError
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from depict.data.dataset import Dataset
     from depict.data.palette import Color
 
-INVALID = (255, 64, 32)
-VOID = (96, 96, 96)
+WRONG_COLOR = (255, 64, 32)
+IGNORED_COLOR = (96, 96, 96)
 
 
 def main(
@@ -27,10 +27,11 @@ def main(
     data: DataName = None,
     root: DataRoot = None,
     split: Literal["val", "train", "trainval", "test"] = "val",
+    last: bool = False,
     multiscale: bool = False,
     save: Annotated[Path | None, flag("not written", "DIR")] = None,
     submission: Annotated[Path | None, flag("not written", "DIR")] = None,
-    side: Annotated[int | None, flag("as in training, or the larger of data set's and model's crop")] = None,
+    short_edge: Annotated[int | None, flag("as in training, or the larger of data set's and model's crop")] = None,
     stride: Annotated[int | None, flag("the window minus 32")] = None,
     batch: Annotated[int | None, flag("2 windows of 512 x 512 on a CPU, 16 on a GPU")] = None,
     device: Device = None,
@@ -38,12 +39,13 @@ def main(
     """Evaluate a run: mIoU, mAcc, aAcc, boundary IoU and the IoU of each class.
 
     Also writes them to evaluation.json in the run folder, with the confusion matrix and the scores of
-    each image. Other settings write to files of their own, such as evaluation_multiscale.json. Under
-    torchrun the images are split among the processes.
+    each image. Other settings write to files of their own, such as evaluation_multiscale.json or
+    evaluation_last.json. Under torchrun the images are split among the processes.
 
     Examples:
         depict evaluate runs/mine
         depict evaluate runs/mine --multiscale --save pictures
+        depict evaluate runs/mine --last
         depict evaluate runs/mine --data folder --root other-photos
 
     Args:
@@ -51,12 +53,14 @@ def main(
         data: Data set to evaluate on.
         root: Its folder.
         split: Split to evaluate.
+        last: Evaluate the weights after the last step, as the published protocol does, instead of the best ones by
+            validation.
         multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each with its mirror image.
         save: Folder for predictions/NAME.png (class colors) and errors/NAME.png (correct pixels dimmed, wrong ones
             red, ignored ones gray).
         submission: Write label maps for the data set's test server into this folder: PNGs named like the images, with
             the label ids of Cityscapes or 1 to 150 for ADE20K. Images without ground truth get no score.
-        side: Short edge that images are resized to.
+        short_edge: Short edge that images are resized to.
         stride: Step between windows in pixels.
         batch: Windows per forward pass.
         device: cpu, cuda, cuda:1 or mps.
@@ -68,17 +72,18 @@ def main(
     from depict.io.hub import output_folder
     from depict.runs import dataset_of
 
-    if batch is not None and batch < 1:
-        raise UserError(f"--batch must be at least 1, not {batch}.")
+    check_at_least(1, batch=batch)
+    check_folder(save, "--save")
+    check_folder(submission, "--submission")
     with processes() as (rank, world, local):
-        model = depict.load(run).to(find_device(device, local))
+        model = depict.load(run, last).to(find_device(device, local))
         trained = model.config.data
         dataset = dataset_of(model, data, root, split)
         name = dataset.name
         _check_submission(dataset, submission)
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
             print(f"depict: the classes of '{dataset.name}' have other names than the model's", file=sys.stderr)
-        sliding = sliding_window_for(model, dataset, multiscale, side, stride)
+        sliding = sliding_window_for(model, dataset, multiscale, short_edge, stride)
         if rank == 0:
             quick_check(dataset)  # a missing mask is named now, not after hours
 
@@ -93,18 +98,26 @@ def main(
             print(f"label maps of {len(dataset)} images for the test server: {submission}")
         if rank == 0 and dataset.labeled:
             print(result)
-            place = _place(name, root, trained)
-            words = [
+            folder = _other_folder(name, root, trained)
+            parts = [
                 "evaluation",
-                name * (name != trained.name),
-                place,
-                split * (split != "val"),
-                "multiscale" * multiscale,
+                name if name != trained.name else "",
+                folder,
+                split if split != "val" else "",
+                "last" if last else "",
+                "multiscale" if multiscale else "",
+                "" if short_edge is None else f"short-edge{short_edge}",
+                "" if stride is None else f"stride{stride}",
             ]
-            words += [f"side{side}" * (side is not None), f"stride{stride}" * (stride is not None)]
-            path = output_folder(run) / f"{'_'.join(filter(None, words))}.json"
-            about = {"data": name, "split": split, "protocol": dataclasses.asdict(sliding), "processes": world}
-            about |= {"root": place} if place else {}
+            path = output_folder(run) / f"{'_'.join(filter(None, parts))}.json"
+            about = {
+                "data": name,
+                "split": split,
+                "weights": "last" if last else "best",
+                "protocol": dataclasses.asdict(sliding),
+                "processes": world,
+            }
+            about |= {"root": folder} if folder else {}
             write_json(path, about | result.to_dict())
             print(f"written: {path}" + (f", pictures in {save}" if save else ""))
     return 0
@@ -120,8 +133,8 @@ def _check_submission(dataset: Dataset, submission: Path | None) -> None:
         raise UserError(f"the {dataset.split} images of {dataset.name} have no ground truth: {advice}.")
 
 
-def _place(name: str, root: Path | None, trained: DataConfig) -> str:
-    """The name of the root if it is another folder than that of the training, since any of them is called 'folder'."""
+def _other_folder(name: str, root: Path | None, trained: DataConfig) -> str:
+    """The name of `root` if the data set is a folder of images other than that of the training, else empty."""
     if name != "folder" or root is None or (trained.root and trained.root.resolve() == root.resolve()):
         return ""
     return root.resolve().name
@@ -136,7 +149,7 @@ def save_pictures(
     truth: Tensor,
     prediction: Tensor,
 ) -> None:
-    """Write the prediction as an indexed PNG in the colors of the classes, and where it is wrong."""
+    """Write the prediction as an indexed PNG in the class colors, and a picture of the errors."""
     import numpy as np
     from PIL import Image
 
@@ -146,10 +159,10 @@ def save_pictures(
 
     labels, pixels = prediction.numpy(), image.permute(1, 2, 0).numpy()
     predicted = label_picture(labels.astype(np.uint8), palette)
-    right = (0.4 * pixels).astype(np.uint8)
-    wrong = (0.3 * pixels + 0.7 * np.array(INVALID)).astype(np.uint8)
-    known, hit = truth.numpy() != IGNORE, truth.numpy() == labels
-    errors = np.where(known[..., None], np.where(hit[..., None], right, wrong), np.array(VOID, np.uint8))
+    correct = (0.4 * pixels).astype(np.uint8)
+    wrong = (0.3 * pixels + 0.7 * np.array(WRONG_COLOR)).astype(np.uint8)
+    errors = np.where((truth.numpy() == labels)[..., None], correct, wrong)
+    errors[truth.numpy() == IGNORE] = IGNORED_COLOR
     for part, picture in (("predictions", predicted), ("errors", Image.fromarray(errors))):
         with atomic_path(folder / part / f"{dataset.name_of(index)}.png") as temporary:
             picture.save(temporary, "png")

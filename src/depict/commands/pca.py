@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from depict.config.flags import Device, Picture, flag
+from depict.config.flags import Device, Picture, check_at_least, check_file, flag
 from depict.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ def main(
     from depict.io.images import read_image
 
     path = out or Path(f"{image.stem}-pca.png")
-    if path.suffix.lower() != ".png":
-        raise UserError(f"--out takes a file that ends in .png, not '{path}'.")
+    check_file(path, ".png")
+    check_at_least(1, directions=directions, side=side)
     if run is not None and (encoder is not None or pretrained != "True"):
         raise UserError("give --encoder or --run, not both: a run has its own encoder.")
-    if directions < 1 or side < 1:
-        raise UserError(f"--directions and --side must be at least 1, not {directions} and {side}.")
     picture = read_image(image)
     place = find_device(device)
     if run is None:

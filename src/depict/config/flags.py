@@ -42,14 +42,16 @@ def positional(metavar: str) -> Any:
     return arg(metavar=metavar, help_behavior_hint="(required)")
 
 
-def check_folder(path: Path, name: str = "--out") -> None:
+def check_folder(path: Path | None, name: str = "--out") -> None:
     """Refuse a file where a folder is to be written, before any work is done."""
-    if path.exists() and not path.is_dir():
+    if path is not None and path.exists() and not path.is_dir():
         raise UserError(f"{name} '{path}' is a file: name a folder.")
 
 
-def check_file(path: Path, suffix: str, name: str = "--out") -> None:
+def check_file(path: Path | None, suffix: str, name: str = "--out") -> None:
     """Refuse a folder, or another suffix, where a file is to be written, before any work is done."""
+    if path is None:
+        return
     if path.is_dir():
         raise UserError(f"{name} '{path}' is a folder: name a file in it.")
     if path.suffix.lower() != suffix:
