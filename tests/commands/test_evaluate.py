@@ -1,4 +1,4 @@
-"""`depict evaluate` on a small run and a small folder of images."""
+"""`depict evaluate` with a small run and a small folder of images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import depict
@@ -16,6 +17,7 @@ from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfi
 from depict.data import dataset_class
 from depict.data.cityscapes import EVALUATED
 from depict.model import SegmentationModel
+from depict.runs import LAST, load, save_tensors
 from support import layouts
 from support.several_processes import torchrun
 
@@ -24,7 +26,7 @@ CLASSES = ("left", "right", "center")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A model with random weights, and the five validation images of the data set that it names."""
+    """A run with random weights and a data set with five validation images."""
     root = tmp_path_factory.mktemp("data")
     random = np.random.default_rng(0)
     for kind in ("images", "masks"):
@@ -51,28 +53,48 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_it_prints_the_table_and_writes_json_beside_the_run(run, capsys):
+def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     assert main(["evaluate", str(run)]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
-        assert word in told
+        assert word in printed
     found = json.loads((run / "evaluation.json").read_text())
-    assert found["protocol"]["side"] == 32
+    assert found["protocol"]["short_edge"] == 32
     assert found["protocol"]["stride"] == [16, 16]
     assert np.sum(found["confusion"]) == sum((35 + i) * 50 for i in range(5))
     assert [row["name"] for row in found["images"]] == [f"é {i}" for i in range(5)]
 
 
-def test_multiscale_and_another_split_go_to_files_of_their_own(run):
-    assert main(["evaluate", str(run), "--multiscale", "--split", "train", "--side", "40"]) == 0
-    found = json.loads((run / "evaluation_train_multiscale_side40.json").read_text())
+def test_other_settings_write_to_files_of_their_own(run):
+    assert main(["evaluate", str(run), "--multiscale", "--split", "train", "--short-edge", "40"]) == 0
+    found = json.loads((run / "evaluation_train_multiscale_short-edge40.json").read_text())
     assert found["protocol"]["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
     assert found["protocol"]["flip"]
-    assert found["protocol"]["side"] == 40
+    assert found["protocol"]["short_edge"] == 40
     assert len(found["images"]) == 1
 
 
-def test_another_folder_has_a_result_of_its_own(run, tmp_path):
+def test_last_evaluates_the_weights_after_the_last_step(run, capsys):
+    """Last weights that always predict the class 'right', unlike the best ones."""
+    weights = load(run).state_dict()
+    weights["decoder.head.weight"].zero_()
+    weights["decoder.head.bias"].copy_(torch.tensor([0.0, 1.0, 0.0]))
+    save_tensors(weights, run / LAST)
+    assert main(["evaluate", str(run)]) == 0
+    assert main(["evaluate", str(run), "--last", "--multiscale"]) == 0
+    assert main(["evaluate", str(run), "--last"]) == 0
+    assert "evaluation_last.json" in capsys.readouterr().out
+    best, last = (json.loads((run / name).read_text()) for name in ("evaluation.json", "evaluation_last.json"))
+    assert (best["weights"], last["weights"]) == ("best", "last")
+    assert (run / "evaluation_last_multiscale.json").is_file()
+    assert [row["accuracy"] for row in last["classes"]] == [0, 1, 0]
+    assert [row["accuracy"] for row in best["classes"]] != [0, 1, 0]
+    (run / LAST).unlink()
+    assert main(["evaluate", str(run), "--last"]) == 2
+    assert "has no last.safetensors" in capsys.readouterr().err
+
+
+def test_another_folder_writes_to_a_file_of_its_own(run, tmp_path):
     assert main(["evaluate", str(run)]) == 0
     own = (run / "evaluation.json").read_bytes()
     trained = depict.load(run).config.data.root
@@ -86,7 +108,7 @@ def test_another_folder_has_a_result_of_its_own(run, tmp_path):
     assert (run / "evaluation.json").read_bytes() == own
     (tmp_path / "link").symlink_to(trained)
     (run / "evaluation.json").unlink()
-    assert main(["evaluate", str(run), "--root", str(tmp_path / "link")]) == 0  # the training's folder by another way
+    assert main(["evaluate", str(run), "--root", str(tmp_path / "link")]) == 0  # the same folder as in training
     assert (run / "evaluation.json").read_bytes() == own
 
 
@@ -98,13 +120,13 @@ def test_a_faulty_mask_is_named_before_any_image_is_evaluated(run, tmp_path, cap
     if fault == "size":
         Image.new("L", (3, 3)).save(mask)
     assert main(["evaluate", str(run), "--root", str(tmp_path / "data"), "--save", str(tmp_path / "pictures")]) == 2
-    told = capsys.readouterr().err.strip()
-    assert "no mask for" in told if fault == "missing" else "é 4.png' is 3x3" in told
-    assert "\n" not in told
+    error = capsys.readouterr().err.strip()
+    assert "no mask for" in error if fault == "missing" else "é 4.png' is 3x3" in error
+    assert "\n" not in error
     assert not (tmp_path / "pictures").exists()
 
 
-def test_pictures_show_the_prediction_in_class_colors_and_where_it_is_wrong(run, tmp_path):
+def test_pictures_show_the_prediction_in_class_colors_and_the_errors(run, tmp_path):
     assert main(["evaluate", str(run), "--save", str(tmp_path)]) == 0
     with Image.open(tmp_path / "predictions/é 3.png") as picture:
         assert picture.mode == "P"
@@ -114,12 +136,13 @@ def test_pictures_show_the_prediction_in_class_colors_and_where_it_is_wrong(run,
     with Image.open(tmp_path / "errors/é 3.png") as picture:
         errors = np.asarray(picture.convert("RGB")).astype(int)
     np.testing.assert_array_equal(colors, 255 * np.eye(3, dtype=np.uint8)[labels])
-    assert (errors[:5] == 96).all()  # void
+    assert (errors[:5] == 96).all()  # ignored
     wrong = errors[5:, :, 0] >= int(0.7 * 255)
     assert 1 - wrong.mean() == pytest.approx(found["aacc"], abs=1e-5)
     assert errors[5:][~wrong].max() <= 102
 
 
+@pytest.mark.slow
 def test_two_processes_count_each_image_once(run):
     assert main(["evaluate", str(run)]) == 0
     alone = json.loads((run / "evaluation.json").read_text())
@@ -132,25 +155,25 @@ def test_two_processes_count_each_image_once(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--data", "scenes"], "the model has 3 classes, 'scenes' has"),
         (["--data", "scene"], "Did you mean 'scenes'?"),
         (["--stride", "33"], "stride 33 must be between 1 and the window 32"),
-        (["--side", "0"], "side must be at least 1"),
+        (["--short-edge", "0"], "short_edge and max_aspect must be at least 1"),
         (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
         (["--device", "meta"], "the device 'meta' cannot be used here"),
         (["--root", "nowhere"], "'nowhere'"),
     ],
 )
-def test_what_cannot_be_evaluated_is_told_in_one_line(run, capsys, arguments, said):
+def test_impossible_requests_are_refused_in_one_line(run, capsys, arguments, message):
     assert main(["evaluate", str(run), *arguments]) == 2
-    told = capsys.readouterr().err.strip()
-    assert said in told
-    assert "\n" not in told
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
 
 
-def test_a_folder_that_is_no_run_is_told_in_one_line(tmp_path, capsys):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
     (tmp_path / "m.onnx").write_bytes(b"a graph")

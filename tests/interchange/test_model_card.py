@@ -24,7 +24,8 @@ def evaluated(run, name, **result):
 
 def test_the_card_describes_the_model_and_its_scores(run):
     evaluated(run, "evaluation", miou=0.4321, classes=[{"name": "sky", "iou": 0.876}])
-    evaluated(run, "evaluation_multiscale_side64", miou=0.45)
+    evaluated(run, "evaluation_multiscale_short-edge64", miou=0.45)
+    evaluated(run, "evaluation_last", miou=0.99, weights="last")
     evaluated(run, "evaluation_folder_test photos", miou=0.46, data="folder", root="test photos")
     model = depict.load(run)
     _, front_matter, text = model_card(run, model, "anna/scenes-tiny").split("---\n", 2)
@@ -33,7 +34,7 @@ def test_the_card_describes_the_model_and_its_scores(run):
     assert facts["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.4321
     for part in (
         "| mIoU, scenes val | 43.21 % |",
-        "| mIoU, scenes val, multiscale, side64 | 45.00 % |",
+        "| mIoU, scenes val, multiscale, short-edge64 | 45.00 % |",
         "| mIoU, folder test photos val | 46.00 % |",
         "`depict_sa` (layers 1, heads 3, head_dim 100, dropout 0.0, ",
         f"{parameters(model.decoder) / 1e6:.3f} M parameters",
@@ -44,6 +45,7 @@ def test_the_card_describes_the_model_and_its_scores(run):
         "| data | scenes |",
     ):
         assert part in text
+    assert "99.00" not in text  # the best weights are pushed, not the last ones
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"miou": null}', "[]"])

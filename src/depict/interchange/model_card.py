@@ -61,7 +61,7 @@ def model_card(run: Path, model: SegmentationModel, name: str) -> str:
 
 
 def read_evaluations(run: Path) -> dict[str, Evaluation]:
-    """What `depict evaluate` wrote into the run, by a title such as `ade20k val, multiscale`."""
+    """What `depict evaluate` wrote into the run about its best weights, by a title such as `ade20k val, multiscale`."""
     evaluations = {}
     for path in sorted(run.glob("evaluation*.json")):
         try:
@@ -69,8 +69,10 @@ def read_evaluations(run: Path) -> dict[str, Evaluation]:
             float(evaluation["miou"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # not an evaluation, or one without a labeled pixel
+        if evaluation.get("weights") == "last":
+            continue  # the best weights are pushed
         data = " ".join(_cell(evaluation[key]) for key in ("data", "root", "split") if evaluation.get(key))
-        options = re.findall(r"multiscale|side\d+|stride\d+", path.stem)
+        options = re.findall(r"multiscale|short-edge\d+|stride\d+", path.stem)
         evaluations[", ".join([data, *options])] = evaluation
     return evaluations
 
