@@ -85,6 +85,9 @@ def test_training_and_validation_share_no_scene():
     assert len(train) >= 500
     assert len(val) >= 80
     assert Scenes.first["val"] >= Scenes.first["train"] + len(train)
+    both = create_dataset("scenes", None, "trainval")
+    assert len(both) == len(train) + len(val)
+    assert both.read(len(train) + 1)[0].equal(val.read(1)[0])
     assert (train.read(0)[0] != val.read(0)[0]).float().mean() > 0.5
 
 
@@ -120,10 +123,10 @@ def test_place_alone_does_not_solve_it(train, val):
     assert mean_iou(np.broadcast_to(frequent, val[1].shape), val[1]) < 0.35
 
 
-def test_the_data_set_gives_tensors_by_name_and_index():
+def test_the_data_set_gives_tensors_by_index():
     scenes = create_dataset("scenes", None, "val")
     image, labels = scenes.read(3)
-    expected, expected_labels = render(Scenes.seed, Scenes.first["val"] + 3, Scenes.recipe.side)
+    expected, expected_labels = render(Scenes.seed, Scenes.first["val"] + 3, Scenes.recipe.short_edge)
     assert (image.permute(1, 2, 0).numpy() == expected).all()
     assert (labels.numpy() == expected_labels).all()
     assert scenes.name_of(3) == "val_00003"

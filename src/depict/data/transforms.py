@@ -1,7 +1,7 @@
 """The published augmentation, in its order, on uint8 tensors.
 
-Every draw comes from one generator per sample, seeded by (seed, epoch, index): what a sample looks like does not
-depend on which process makes it, or on what was made before.
+All random choices about a sample come from one generator seeded by (seed, epoch, index): the result depends neither on
+the process that computes it nor on other samples.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from depict.data.dataset import IGNORE
 from depict.inference.preprocess import resize_image
 from depict.inference.sliding import resized_size
 
-FACTORS = (0.5, 2.0)
+SCALE_RANGE = (0.5, 2.0)
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
 BAND = 64
-"""Rows whose colors are distorted at a time: they stay in the processor's cache from step to step."""
+"""Rows whose colors are distorted together: few enough to stay in the processor's cache."""
 
 
 def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The source of every random choice about one sample in one epoch."""
+    """The generator of all random choices about one sample in one epoch."""
     return np.random.default_rng((seed, epoch, index))
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """From a sample as read to a training example. `mean` and `std` are in units of 0..1."""
+    """Turns a sample into a training example. `mean` and `std` refer to values in 0..1."""
 
     short_edge: int
     max_aspect: float
     crop: tuple[int, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    scale_range: tuple[float, float] = FACTORS
+    scale_range: tuple[float, float] = SCALE_RANGE
     color_jitter: bool = True
     flip: bool = True
 
@@ -57,7 +57,7 @@ class Augmentation:
     def vary(
         self, image: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """All that is random: size, crop, flip and colors. uint8 in, uint8 out, at most as large as the crop."""
+        """The random part: scale, crop, flip and colors. uint8 in, uint8 out, at most as large as the crop."""
         factor = generator.uniform(*self.scale_range)
         size = resized_size(image.shape[1], image.shape[2], self.short_edge, self.max_aspect, factor)
         labels = resize_labels(labels, size)
@@ -76,7 +76,7 @@ def resize_labels(labels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def choose_crop(labels: torch.Tensor, crop: tuple[int, int], generator: np.random.Generator) -> tuple[int, int]:
-    """Top and left of a crop with two classes or more, none of them over 75 %; the 11th try is taken untested."""
+    """Top and left of a crop that `is_varied`; after 10 failed tries, any crop."""
     spare = (max(labels.shape[0] - crop[0], 0), max(labels.shape[1] - crop[1], 0))
     if spare == (0, 0):
         return spare
@@ -88,13 +88,13 @@ def choose_crop(labels: torch.Tensor, crop: tuple[int, int], generator: np.rando
 
 
 def is_varied(labels: torch.Tensor) -> bool:
-    """At least two classes, the largest below 75 % of the pixels that are not ignored."""
+    """Whether there are at least two classes, the largest with less than 75 % of the pixels that are not ignored."""
     counts = torch.bincount(labels.flatten(), minlength=256)[:IGNORE]
     return int((counts > 0).sum()) >= 2 and bool(counts.max() < LARGEST_SHARE * counts.sum())
 
 
 def distort_colors(image: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    """Photometric distortion of uint8 (3, H, W): each step with even odds, clipped to whole 0..255 after each."""
+    """Photometric distortion of uint8 (3, H, W): each step with probability 0.5, rounded to 0..255 after each."""
     brightness = (shift_brightness, generator.uniform(-32, 32))
     contrast = (scale_contrast, generator.uniform(0.5, 1.5))
     saturation = (scale_saturation, generator.uniform(0.5, 1.5))
@@ -112,7 +112,7 @@ def distort_colors(image: torch.Tensor, generator: np.random.Generator) -> torch
 
 
 def shift_brightness(channels: torch.Tensor, amount: float) -> None:
-    """Add to all channels. Like the three that follow: in place on float (3, H, W) with whole values 0..255."""
+    """Add to all channels. This and the next three work in place on float (3, H, W) with integer values 0..255."""
     channels.add_(amount).clamp_(0, 255).floor_()
 
 
@@ -124,11 +124,11 @@ def scale_contrast(channels: torch.Tensor, factor: float) -> None:
 # The published code converts to OpenCV's uint8 HSV (hue in 180 steps of 2 degrees) and back. The two functions below
 # are the same maps of HSV in floating point without ever forming HSV, so they differ by its rounding only (a few
 # gray levels), and take a quarter of the time of torchvision's `adjust_hue`, which would dominate loading.
-# torchvision's `adjust_saturation` is another thing: it blends with gray, which changes HSV's value too.
+# torchvision's `adjust_saturation` is a different operation: it blends with gray, which also changes the value of HSV.
 
 
 def scale_saturation(channels: torch.Tensor, factor: float) -> None:
-    """Multiply S of HSV, at most to 1, keeping H and V: every channel's distance to the largest is scaled."""
+    """Multiply S of HSV (up to 1), keeping H and V, by scaling each channel's distance to the largest."""
     largest, chroma = _extremes(channels)
     scale = (largest / chroma.clamp_min_(1)).clamp_max_(factor)
     channels.sub_(largest).mul_(scale).add_(largest).round_()
@@ -140,7 +140,7 @@ def shift_hue(channels: torch.Tensor, shift: float) -> None:
     largest, chroma = _extremes(channels)
     per_chroma = chroma.clamp_min(1).reciprocal_()
     # Hue in sextants, -1..5: red at 0, green at 2, blue at 4. Values are whole, so the clamps are 0 where a channel is
-    # the largest and 1 elsewhere; `lerp` chooses by them much faster than `where`, which is not vectorized.
+    # the largest and 1 elsewhere; `lerp` selects by them much faster than `where`, which is not vectorized.
     hue = (red - green).mul_(per_chroma).add_(4)
     hue = torch.lerp((blue - red).mul_(per_chroma).add_(2), hue, (largest - green).clamp_max_(1))
     hue = torch.lerp((green - blue).mul_(per_chroma), hue, (largest - red).clamp_max_(1)).add_(shift / 30)

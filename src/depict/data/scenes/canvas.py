@@ -1,7 +1,7 @@
-"""The canvas that `scenes` is painted on: light, noise, anti-aliased shapes, and one crisp label per pixel.
+"""The canvas of `scenes`: light, noise, anti-aliased shapes, and one label per pixel.
 
-Coordinates are in units of the picture's height (y 0..1 downwards, x 0..width/height), so that a scene is the same
-scene at every resolution. Colors are linear-looking RGB in 0..1; nothing here knows what a tree or a road is.
+Coordinates are in units of the image height (y from 0 at the top to 1, x from 0 to width / height), so that a scene
+looks the same at every resolution. Colors are RGB in 0..1. What a tree or a road looks like is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SKIES = {
 
 @dataclass
 class Light:
-    """The hour and the weather: colors as (3,) arrays, `side` -1 or 1 for a sun on the left or the right."""
+    """Time of day and weather: colors as (3,) arrays, `side` -1 or 1 for a sun on the left or the right."""
 
     name: str
     zenith: Array
@@ -45,7 +45,7 @@ class Light:
 
     @property
     def dark(self) -> bool:
-        """Whether lamps are lit."""
+        """Whether lamps are on."""
         return self.name in ("dusk", "night", "storm")
 
     def on(self, color: Array, shade: Array | float) -> Array:
@@ -55,14 +55,14 @@ class Light:
 
 
 def choose_light(rng: np.random.Generator, aspect: float, horizon: float) -> Light:
-    """Draw the hour and weather, between two of the skies above so that no two pictures share one."""
-    names = [*_SKIES, "noon", "noon", "noon", "golden", "verdigris"]  # most pictures are taken by day
+    """Choose time and weather at random, as a mix of two of the skies above, so that no two images are alike."""
+    names = [*_SKIES, "noon", "noon", "noon", "golden", "verdigris"]  # most images are by day
     first, second = (names[int(rng.random() * len(names))] for _ in range(2))
     part = 0.35 * rng.random()
     pairs = zip(_SKIES[first], _SKIES[second], strict=True)
     values = [np.asarray(a, np.float32) * (1 - part) + np.asarray(b, np.float32) * part for a, b in pairs]
     zenith, low, direct, ambient, haze = values
-    # Strong tints would make color useless; this much keeps it a hint.
+    # Weaken the tint, or color would say nothing about the class.
     direct, ambient = (light + 0.35 * (light.mean() - light) for light in (direct, ambient))
     sun = (aspect * rng.uniform(0.08, 0.92), horizon * rng.uniform(0.1, 0.85))
     side = 1.0 if sun[0] > aspect / 2 else -1.0
@@ -75,7 +75,7 @@ def colors(text: str) -> Array:
 
 
 class Canvas:
-    """A picture in progress: `image` (H, W, 3) float32, `labels` (H, W) uint8, `x` (1, W) and `y` (H, 1)."""
+    """An image in progress: `image` (H, W, 3) float32, `labels` (H, W) uint8, `x` (1, W) and `y` (H, 1)."""
 
     def __init__(self, rng: np.random.Generator, size: tuple[int, int], horizon: float) -> None:
         self.rng = rng
@@ -87,17 +87,17 @@ class Canvas:
         self.image = np.zeros((self.height, self.width, 3), np.float32)
         self.labels = np.zeros((self.height, self.width), np.uint8)
         self.light = choose_light(rng, self.aspect, horizon)
-        # All texture is cut from one sheet of white noise, twice as large as its period so that any cut fits:
-        # drawing it once is what makes a picture cheap.
+        # All texture is cut from one sheet of white noise, repeated once so that any cut fits; generating noise once
+        # per image is what makes rendering fast.
         self.sheet = np.tile(rng.random((256, 256), dtype=np.float32), (2, 2))
 
     @property
     def whole(self) -> Box:
-        """The box of the whole picture."""
+        """The box of the full image."""
         return slice(0, self.height), slice(0, self.width)
 
     def box(self, left: float, top: float, right: float, bottom: float) -> Box:
-        """The pixels that a rectangle touches, clipped to the picture (it may be empty)."""
+        """The pixels that a rectangle touches, clipped to the image (it may be empty)."""
 
         def span(low: float, high: float, end: int) -> slice:
             start = min(max(int(low * self.height) - 1, 0), end)
@@ -106,15 +106,15 @@ class Canvas:
         return span(top, bottom, self.height), span(left, right, self.width)
 
     def grid(self, box: Box) -> tuple[Array, Array]:
-        """The coordinates x (1, w) and y (h, 1) of a box."""
+        """The coordinates x (1, w) and y (h, 1) in a box."""
         return self.x[:, box[1]], self.y[box[0]]
 
     def cover(self, distance: Array) -> Array:
-        """How much of each pixel a shape covers, from the distance to its edge (positive inside)."""
+        """The share of each pixel that a shape covers, from the distance to its edge (positive inside)."""
         return np.clip(distance * self.height + 0.5, 0.0, 1.0)
 
     def polygon(self, box: Box, *points: tuple[float, float]) -> Array:
-        """The coverage (h, w) of a convex polygon, its corners given clockwise as seen."""
+        """The coverage (h, w) of a convex polygon, with its corners given clockwise."""
         x, y = self.grid(box)
         inside = np.full((y.shape[0], x.shape[1]), np.inf, np.float32)
         for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
@@ -123,7 +123,7 @@ class Canvas:
         return self.cover(inside)
 
     def rectangle(self, box: Box, left: float, top: float, right: float, bottom: float) -> Array:
-        """The coverage (h, w) of an upright rectangle."""
+        """The coverage (h, w) of an axis-aligned rectangle."""
         x, y = self.grid(box)
         return self.cover(np.minimum(np.minimum(x - left, right - x), np.minimum(y - top, bottom - y)))
 
@@ -151,11 +151,11 @@ class Canvas:
         return total / weight
 
     def slope(self, field: Array, axis: int) -> Array:
-        """How steeply a field (h, w) rises along an axis, per unit of height."""
+        """The slope of a field (h, w) along an axis, per unit of height."""
         return np.gradient(field, axis=axis) * self.height if field.shape[axis] > 1 else np.zeros_like(field)
 
     def line(self, cells: float, octaves: int = 3) -> Array:
-        """Smooth noise along x (1, W) in -1..1: the outline of ridges and shores."""
+        """Smooth noise along x (1, W) in -1..1, for the outlines of ridges and shores."""
         total, weight = np.zeros(self.width, np.float32), 0.0
         for octave in range(octaves):
             count = int(self.aspect * cells * 2**octave) + 4
@@ -169,11 +169,11 @@ class Canvas:
         return (2 * total / weight - 1)[None, :]
 
     def depth(self, y: Array) -> Array:
-        """Distance on the ground plane of a row below the horizon (1 at the lower edge, larger further away)."""
+        """Distance on the ground plane of a row below the horizon: 1 at the bottom edge, larger further away."""
         return (1 - self.horizon + 0.02) / np.maximum(y - self.horizon + 0.02, 0.004)
 
     def ground(self, box: Box, scale: float, stretch: float = 1.0) -> Array:
-        """Noise (h, w) in 0..1 that lies on the ground plane: coarse in front, fine and faint far away."""
+        """Noise (h, w) in 0..1 on the ground plane: coarse in front, fine and faint far away."""
         x, y = self.grid(box)
         depth = self.depth(y)
         rows = (depth * scale / stretch * 24).astype(int) + int(self.rng.random() * 256)
@@ -181,17 +181,17 @@ class Canvas:
         return 0.5 + (self.sheet[rows % 256, columns % 256] - 0.5) * np.clip(2.2 / depth, 0.15, 1.0)
 
     def scale(self, base: float) -> float:
-        """How large a thing appears whose foot stands at height `base`: 0.45 at the horizon, 1 at the lower edge."""
+        """Apparent size of an object whose base is at y = `base`: 0.45 at the horizon, 1 at the bottom edge."""
         return 0.45 + 0.55 * (base - self.horizon) / (1 - self.horizon)
 
     def haze(self, base: float) -> float:
-        """How much of the air's color covers a thing whose foot stands at height `base`."""
+        """Share of haze over an object whose base is at y = `base`."""
         return self.light.haze * 0.75 * max(0.0, 1 - (base - self.horizon) / (1 - self.horizon)) ** 2
 
     def paint(
         self, box: Box, coverage: Array, color: Array, label: int | None = None, haze: Array | float = 0.0
     ) -> None:
-        """Blend a color ((3,) or (h, w, 3)) where `coverage` (h, w) says; label what it covers by half or more."""
+        """Blend in a color ((3,) or (h, w, 3)) by `coverage` (h, w); label the pixels covered by half or more."""
         if box[0].start >= box[0].stop or box[1].start >= box[1].stop:
             return
         air = np.asarray(haze, np.float32)[..., None]
@@ -202,7 +202,7 @@ class Canvas:
             self.labels[box][coverage >= 0.5] = label
 
     def shadow(self, x: float, base: float, width: float, height: float, strength: float = 0.45) -> None:
-        """Darken the ground beside a thing, away from the sun."""
+        """Darken the ground next to an object, away from the sun."""
         x += -self.light.side * width * 0.35
         box = self.box(x - width, base - height, x + width, base + height)
         gx, gy = self.grid(box)
@@ -210,7 +210,7 @@ class Canvas:
         self.image[box] *= 1 - strength * soft[..., None]
 
     def finish(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Image and labels, uint8, graded as a camera would: cast, contrast, saturation, vignette, grain."""
+        """Image and labels, uint8, with the effects of a camera: color cast, contrast, saturation, vignette, grain."""
         rng, image = self.rng, self.image
         image *= rng.uniform(0.93, 1.07, 3).astype(np.float32) * rng.uniform(0.9, 1.15)
         gray = image.mean(axis=2, keepdims=True)

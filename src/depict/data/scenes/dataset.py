@@ -1,6 +1,6 @@
-"""`scenes`: a built-in data set of painted landscapes, made on the fly. Nothing is downloaded or stored.
+"""`scenes`: a built-in data set of landscapes, rendered on the fly. Nothing is downloaded or stored.
 
-A picture depends on (seed, index) only: the same on every machine, in every process, at every resolution.
+A scene depends on (seed, index) only: it is the same on every machine, in every process, at every resolution.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import torch
 
 Thing = tuple[float, np.random.Generator, Callable[[], None]]
-"""The height of its foot, its own random numbers, how to paint it."""
+"""The y of its base, its own random generator, and the function that paints it."""
 
 
 def render(seed: int, index: int, size: int | tuple[int, int] = 128) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Paint scene `index` of the series `seed`: image uint8 (H, W, 3) and labels uint8 (H, W)."""
+    """Render scene `index` of the series `seed`: image uint8 (H, W, 3) and labels uint8 (H, W)."""
     height, width = (size, size) if isinstance(size, int) else size
     rng = np.random.Generator(np.random.PCG64([seed, index]))
     canvas = Canvas(rng, (height, width), horizon=rng.uniform(0.36, 0.54))
@@ -46,45 +46,45 @@ def render(seed: int, index: int, size: int | tuple[int, int] = 128) -> tuple[ND
 
 
 def _things(canvas: Canvas, road: Callable[[float], tuple[float, float]] | None) -> list[Thing]:
-    """What stands in the scene: houses and trees on land, cars mostly on the road.
+    """The objects of a scene: houses and trees on land, cars mostly on the road.
 
-    As many random numbers are drawn whether or not there is room, and each thing has its own, so that a thing that
-    just fits at one resolution and not at another changes nothing else.
+    The same number of random values is drawn whether or not there is room, and each object has its own generator, so
+    that an object that fits at one resolution and not at another changes nothing else.
     """
     rng, below = canvas.rng, 1 - canvas.horizon
     ground = canvas.labels.copy()
     streams = iter(rng.spawn(10))
     things: list[Thing] = []
 
-    def stands_on(label: int, x: float, base: float) -> bool:
+    def is_on(label: int, x: float, base: float) -> bool:
         row, column = int(base * canvas.height), int(x * canvas.height)
         return 0 <= column < canvas.width and row < canvas.height and ground[row, column] == label
 
-    def place(near: float, far: float, half: float) -> tuple[float, float] | None:
-        """A spot on dry land with room for a foot of that half width (times its scale)."""
+    def find_spot(near: float, far: float, half: float) -> tuple[float, float] | None:
+        """A position on dry land with room for a base of this half width (times its scale)."""
         for u, v in rng.random((8, 2)).tolist():
             x, base = (1.04 * u - 0.02) * canvas.aspect, canvas.horizon + below * (far + (near - far) * v)
-            feet = (x + side * half * canvas.scale(base) for side in (-1, 0, 1))
-            if all(stands_on(FIELD, min(max(foot, 0), canvas.aspect - 0.01), base) for foot in feet):
+            corners = (x + side * half * canvas.scale(base) for side in (-1, 0, 1))
+            if all(is_on(FIELD, min(max(corner, 0), canvas.aspect - 0.01), base) for corner in corners):
                 return x, base
         return None
 
     for _ in range(int(rng.random() * 3.5)):
         size, stream = rng.uniform(0.55, 0.85), next(streams)
-        if spot := place(0.45, 0.04, 0.18):
+        if spot := find_spot(0.45, 0.04, 0.18):
             things.append((spot[1], stream, partial(paint_building, canvas, *spot, size * canvas.scale(spot[1]))))
     for _ in range(1 + int(rng.random() * 4)):
         size, stream = rng.uniform(0.5, 0.85), next(streams)
-        if spot := place(0.85, 0.04, 0.02):
+        if spot := find_spot(0.85, 0.04, 0.02):
             things.append((spot[1], stream, partial(paint_tree, canvas, *spot, size * canvas.scale(spot[1]))))
     for _ in range(int(rng.random() * 4)):
         on_road, size, lane, stream = rng.random() < 0.8, rng.random(), rng.random() < 0.5, next(streams)
         base = canvas.horizon + below * rng.uniform(0.45, 0.95)
-        spot = place(0.95, 0.3, 0.1)
+        spot = find_spot(0.95, 0.3, 0.1)
         if road is not None and on_road:
             center, half = road(base)
             x = center + half * (0.45 if lane else -0.45)
-            if stands_on(ROAD, x, base):
+            if is_on(ROAD, x, base):
                 things.append((base, stream, partial(paint_car, canvas, x, base, half * (0.7 + 0.2 * size), False)))
         elif spot:
             height = (0.26 + 0.1 * size) * canvas.scale(spot[1])
@@ -93,7 +93,7 @@ def _things(canvas: Canvas, road: Callable[[float], tuple[float, float]] | None)
 
 
 class Scenes(Dataset):
-    """Eight classes of painted landscape; training and validation are different scenes of one series."""
+    """Eight classes of landscape; training and validation are different scenes of one series."""
 
     name = "scenes"
     classes = ("sky", "mountain", "field", "water", "road", "building", "tree", "car")
@@ -115,29 +115,31 @@ class Scenes(Dataset):
     def __init__(self, root: Path | None, split: str, size: int | tuple[int, int] = recipe.short_edge) -> None:
         super().__init__(root, split)
         self.size = size
-        self._painted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        parts = ("train", "val") if split == "trainval" else (split,)
+        self._numbers = [self.first[part] + index for part in parts for index in range(self.images[part])]
+        self._rendered: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def __len__(self) -> int:
-        return self.images[self.split]
+        return len(self._numbers)
 
     def name_of(self, index: int) -> str:
-        """The split and the number of the scene."""
+        """The split and the index of the scene."""
         return f"{self.split}_{index:05d}"
 
     def identity(self) -> Iterator[object]:
-        """Which scenes; and, because the painter is code that may change, a few of its pictures."""
-        yield self.seed, self.first[self.split], self.size
-        for index in range(min(8, len(self))):
-            image, labels = render(self.seed, self.first[self.split] + index, self.size)
+        """Which scenes; and, because the drawing code may change, checksums of a few of them."""
+        yield self.seed, self.split, len(self), self.size
+        for number in self._numbers[:8]:
+            image, labels = render(self.seed, number, self.size)
             yield zlib.crc32(image.tobytes()), zlib.crc32(labels.tobytes())
 
     def read(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Paint the sample, or take it from those painted before: image uint8 (3, H, W), labels uint8 (H, W)."""
+        """Render the sample, once: image uint8 (3, H, W), labels uint8 (H, W)."""
         import torch
 
         if not 0 <= index < len(self):
             raise IndexError(index)
-        if index not in self._painted:
-            self._painted[index] = render(self.seed, self.first[self.split] + index, self.size)
-        image, labels = self._painted[index]
+        if index not in self._rendered:
+            self._rendered[index] = render(self.seed, self._numbers[index], self.size)
+        image, labels = self._rendered[index]
         return torch.tensor(image).permute(2, 0, 1), torch.tensor(labels)

@@ -1,6 +1,6 @@
-"""How the wide parts of a scene are painted: sky, mountains, fields, water and roads.
+"""The large regions of a scene: sky, mountains, fields, water and roads.
 
-Hues are drawn from palettes that overlap between classes; what tells them apart is texture, shape and place.
+The palettes of the classes overlap: only texture, shape and position identify a class.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FLOWERS = colors("f2d94d e66673 f2f2f2")
 
 
 def pick(rng: np.random.Generator, palette: Array, jitter: float = 0.05) -> Array:
-    """One color (3,) of a palette, a little off."""
+    """A random color (3,) of a palette, slightly varied."""
     color = palette[int(rng.random() * len(palette))]
     return np.clip(color + rng.uniform(-jitter, jitter, 3), 0.02, 1).astype(np.float32)
 
 
 def paint_sky(canvas: Canvas) -> None:
-    """A gradient with sun or moon, clouds, and stars at night; it fills the canvas."""
+    """Fill the canvas with a gradient, sun or moon, clouds, and stars at night."""
     rng, light, box = canvas.rng, canvas.light, canvas.whole
     rise = np.clip(1 - canvas.y / canvas.horizon, 0, 1) ** rng.uniform(0.6, 1.2)
     sky = light.horizon + (light.zenith - light.horizon) * rise[..., None]
@@ -53,7 +53,7 @@ def paint_sky(canvas: Canvas) -> None:
 
 
 def paint_mountains(canvas: Canvas) -> None:
-    """One to three ridges, lit from the sun's side, paler the further away."""
+    """Paint one or two ridges, lit from the sun's side, paler with distance."""
     rng, light = canvas.rng, canvas.light
     ridges = 1 + int(rng.random() * 2)
     color, snow = pick(rng, _MOUNTAINS), rng.random() < 0.45
@@ -78,7 +78,7 @@ def paint_mountains(canvas: Canvas) -> None:
 
 
 def paint_field(canvas: Canvas) -> None:
-    """The ground below the horizon: grass, soil, straw or snow, with furrows or tufts, and far hills."""
+    """Paint the ground below the horizon: grass, soil or straw, with furrows or tufts, and distant hills."""
     rng, light = canvas.rng, canvas.light
     edge = canvas.horizon + 0.012 * canvas.line(3)
     if rng.random() < 0.25:
@@ -104,7 +104,7 @@ def paint_field(canvas: Canvas) -> None:
 
 
 def paint_water(canvas: Canvas) -> None:
-    """A lake, a sea, a bay at one side or a near shore: rippled, reflecting what stands beyond it."""
+    """Paint a lake, a sea, a bay at one side or a near shore, with ripples and reflections."""
     rng, light = canvas.rng, canvas.light
     kind, below = rng.random(), 1 - canvas.horizon
     x, y = canvas.x, canvas.y
@@ -144,7 +144,7 @@ def paint_water(canvas: Canvas) -> None:
 
 
 def paint_road(canvas: Canvas) -> Callable[[float], tuple[float, float]]:
-    """A road towards the horizon; returns its center and half width at a height y."""
+    """Paint a road towards the horizon; return a function of y for its center and half width."""
     rng, light = canvas.rng, canvas.light
     far = canvas.aspect * rng.uniform(0.2, 0.8)
     near = canvas.aspect * rng.uniform(0.15, 0.85)

@@ -1,6 +1,7 @@
-"""How the things that stand in a scene are painted: buildings, trees and cars.
+"""The objects of a scene: buildings, trees and cars.
 
-Each takes the canvas, where its foot stands (x, base) and its height, all in units of the picture's height.
+Each function takes the canvas, the position of the object's base (x, base) and its height, in units of the image
+height.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _HEADLAMP, _TAIL_LAMP = colors("fff0b8 f21f1a")
 
 
 def paint_building(canvas: Canvas, x: float, base: float, height: float) -> None:
-    """A house with a gable or a block with a flat roof: a lit and a shaded wall, rows of windows."""
+    """Paint a house with a gable or a block with a flat roof: a lit and a shaded wall, rows of windows."""
     rng, light, haze = canvas.rng, canvas.light, canvas.haze(base)
     block = rng.random() < 0.45
     width = height * (rng.uniform(0.45, 0.9) if block else rng.uniform(0.9, 1.6))
@@ -72,7 +73,7 @@ def paint_building(canvas: Canvas, x: float, base: float, height: float) -> None
 
 
 def paint_tree(canvas: Canvas, x: float, base: float, height: float) -> None:
-    """A broad-leaved tree of several leafy masses, or a conifer of ragged tiers; the trunk counts as tree."""
+    """Paint a broad-leaved tree of several masses of leaves, or a conifer of ragged tiers; the trunk is tree, too."""
     rng, light, haze = canvas.rng, canvas.light, canvas.haze(base)
     leaves = pick(rng, _LEAVES)
     conifer = rng.random() < 0.4
@@ -113,9 +114,9 @@ def paint_tree(canvas: Canvas, x: float, base: float, height: float) -> None:
 
 
 def paint_car(canvas: Canvas, x: float, base: float, height: float, side_on: bool) -> None:
-    """A car seen from the side, or from the front or behind; all of it counts as car.
+    """Paint a car seen from the side, from the front or from behind.
 
-    Its parts are drawn in car units: x -1..1 along the car towards where it heads, y 0 at the road, 1 at the roof.
+    Its parts are in car units: x from -1 to 1 in driving direction, y 0 at the road and 1 at the roof.
     """
     rng, light, haze = canvas.rng, canvas.light, canvas.haze(base) * 0.6
     half = height / 2 * (rng.uniform(2.0, 2.6) if side_on else rng.uniform(1.15, 1.4))
