@@ -122,7 +122,7 @@ def test_a_configuration_file_gives_the_settings_and_flags_go_over_it(pictures, 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--redraw"], "depict: there is no study 'decoders' in"),
+        (["--redraw"], "depict: no study 'decoders' to redraw in"),
         (["--decoders", "linaer"], "depict: unknown decoder 'linaer'. Did you mean 'linear'?"),
         (["--data.limit", "9"], "depict: --data.limit must be 1 to 4, the number of training images, not 9."),
         (["--decoders", "linear,batch=0"], "depict: --batch must be at least 1, not 0."),

@@ -1,5 +1,5 @@
-"""Studies: sweeps of trainings that fill a table and a picture, in one folder.
+"""Studies: sweeps of trainings whose results fill a table and a figure.
 
-`study.yaml` says what was asked, `cells/NAME` is a run with its evaluation.json, the results stand beside them. A cell
-with an evaluation is finished; any other is trained, or trained on, by the next call.
+The folder of a study holds `study.yaml` (its settings), `cells/NAME` (one run per training, with its evaluation.json)
+and the results. A cell with an evaluation.json is finished; the next call trains, or resumes, the others.
 """

@@ -1,4 +1,4 @@
-"""What a study is: what was asked, kept as study.yaml, and the cells that follow from it."""
+"""A study: its settings, kept as study.yaml, and the cells (trainings) that follow from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import yaml
@@ -28,27 +28,28 @@ DECODERS = {
     "decoders": ("linear", "segmenter", "depict_sa", "depict_ca"),
 }
 SIZES = {"ablation": (), "subset": ("1/8", "1/4", "1/2", "1"), "decoders": ()}
-START = ("logit_gain", "step_size")
-"""Options of decoders that say where training starts from: the paper's tables do not vary them."""
+INITIALIZATION = ("logit_gain", "step_size")
+"""Options of decoders that only set initial values: the paper's tables do not vary them."""
 FILE = "study.yaml"
 EVALUATION = "evaluation.json"
 EVALUATION_MULTISCALE = "evaluation_multiscale.json"
+T = TypeVar("T")
 
 
 @dataclass
 class Study:
-    """What was asked, kept as study.yaml."""
+    """The settings of a study, kept as study.yaml."""
 
     name: str
     seeds: tuple[int, ...]
     decoders: tuple[str, ...]
-    """Names, each perhaps with settings of its own: `depict_sa,lr=3e-3,decoder.layers=2`."""
+    """Names, each with optional settings of its own: `depict_sa,lr=3e-3,decoder.layers=2`."""
     sizes: tuple[str, ...]
-    """Parts of the training images up to 1, or counts above it."""
+    """Fractions of the training images up to 1, or counts above 1."""
     images: int
-    """Number of training images that there are."""
+    """Number of training images in the data set."""
     settings: Config
-    """What all cells share."""
+    """Settings that all cells share."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,20 @@ class Cell:
     """One training of a study."""
 
     group: str
-    """The table of the results that it belongs to."""
+    """The table that it belongs to."""
     label: str
-    """Its line there; the seeds of a line are averaged."""
+    """Its line in that table; the seeds of a line are averaged."""
     name: str
-    """Its folder under `cells`. Lines of two tables may share one."""
+    """Its folder in `cells`. Lines of two tables may share a cell."""
     images: int
     config: Config
 
     def folder(self, out: Path) -> Path:
-        """Its run folder."""
+        """The run folder."""
         return out / "cells" / self.name
 
     def finished(self, out: Path) -> bool:
-        """Whether it was trained and evaluated."""
+        """Whether the cell is trained and evaluated."""
         return (self.folder(out) / EVALUATION).is_file()
 
 
@@ -81,32 +82,32 @@ def open_study(
     decoders: tuple[str, ...] | None = None,
     sizes: tuple[str, ...] | None = None,
 ) -> Study:
-    """The study of the folder `out`, or a new one. Lists left at None stay as they were; what is given is added."""
+    """Open the study in the folder `out`, or plan a new one. Seeds, decoders and sizes are added to those it has."""
     before = read_study(out)
     if before is None:
         if out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
-            raise UserError(f"'{out}' holds other files and no study: take an empty or a new folder for --out.")
+            raise UserError(f"'{out}' holds other files and no study: choose an empty or a new folder for --out.")
         if name not in STUDIES:
             raise unknown("study", name, STUDIES)
-        images = len(resolve(settings)[1])
+        images = len(resolve(settings).training)
         study = Study(
             name, seeds or (settings.seed,), decoders or DECODERS[name], sizes or SIZES[name], images, settings
         )
     else:
         if before.name != name:
-            raise UserError(f"'{out}' holds the study '{before.name}', not '{name}': take another --out.")
+            raise UserError(f"'{out}' holds the study '{before.name}', not '{name}': choose another --out.")
         refuse_difference(out, before.settings, settings)
         study = dataclasses.replace(
             before,
-            seeds=(*dict.fromkeys((*before.seeds, *(seeds or ()))),),
-            decoders=(*dict.fromkeys((*before.decoders, *(decoders or ()))),),
-            sizes=(*dict.fromkeys((*before.sizes, *(sizes or ()))),),
+            seeds=_union(before.seeds, seeds),
+            decoders=_union(before.decoders, decoders),
+            sizes=_union(before.sizes, sizes),
             settings=settings,
         )
     for key, known in (("decoders", DECODERS), ("sizes", SIZES)):
         if getattr(study, key) and not known[name]:
             raise UserError(f"the study '{name}' has no --{key}: leave it out.")
-    plan(study)
+    plan(study)  # raises if a decoder or a size is wrong
     return study
 
 
@@ -117,7 +118,7 @@ def read_study(out: Path) -> Study | None:
 
 
 def plan(study: Study) -> list[Cell]:
-    """All cells, line by line; the decoder of each is known to be possible."""
+    """All cells, line by line; raises if one of their decoders cannot be built."""
     cells = []
     if study.name == "ablation":
         for group, label, decoder in _ablation_lines(study.settings.decoder):
@@ -138,24 +139,34 @@ def plan(study: Study) -> list[Cell]:
     return cells
 
 
-def _ablation_lines(base: DecoderConfig) -> list[tuple[str, str, DecoderConfig]]:
-    """The lines of both ablation tables of the paper; what its right table has on two backbones stands once.
+def distinct_cells(study: Study) -> list[Cell]:
+    """The cells to train: one that two tables share comes once."""
+    return list({cell.name: cell for cell in plan(study)}.values())
 
-    Where training starts from is as in `base`.
+
+def _union(before: tuple[T, ...], more: tuple[T, ...] | None) -> tuple[T, ...]:
+    """What was there before, then what is new."""
+    return tuple(dict.fromkeys((*before, *(more or ()))))
+
+
+def _ablation_lines(base: DecoderConfig) -> list[tuple[str, str, DecoderConfig]]:
+    """Group, label and decoder of each line in the paper's two ablation tables.
+
+    A line that the right table has for two backbones comes once. Initial values are those of `base`.
     """
     lines = {}
     for row in paper_rows():
         if row.table.startswith("Ablation"):
             group = "mixtures" if "left" in row.table else "heads x head dimension"
-            start = {name: getattr(base, name) for name in START if name in decoder_options(row.decoder)}
-            lines[group, row.label] = (group, row.label, DecoderConfig(row.decoder, **row.options, **start))
+            initial = {name: getattr(base, name) for name in INITIALIZATION if name in decoder_options(row.decoder)}
+            lines[group, row.label] = (group, row.label, DecoderConfig(row.decoder, **row.options, **initial))
     return list(lines.values())
 
 
 def variant(settings: Config, text: str) -> Config:
-    """The settings with the decoder, and perhaps settings, that `text` names: `NAME[,SETTING=VALUE…]`.
+    """The settings changed to the decoder and settings in `text`: `NAME[,SETTING=VALUE…]`.
 
-    Settings are called as on the command line: `lr`, `decoder.layers`, `encoder.drop-path`.
+    Settings have the names of the command line: `lr`, `decoder.layers`, `encoder.drop-path`.
     """
     name, *changes = text.split(",")
     over: dict[str, dict[str, Any]] = {"decoder": {"name": name}}
@@ -167,16 +178,17 @@ def variant(settings: Config, text: str) -> Config:
         except yaml.YAMLError:
             equals = ""
         if field in ("precision", "device"):
-            raise UserError(f"'{text}': the {field} is one for the whole study: give it as --{field}.")
+            raise UserError(f"'{text}': the {field} must be the same for the whole study: give it as --{field}.")
         if not equals:
             raise UserError(f"'{text}': '{change}' is not SETTING=VALUE, such as lr=3e-3 or decoder.layers=2.")
     return from_dict(Config, merge(to_dict(settings), over), f"'{text}'")
 
 
 def _over_seeds(study: Study, group: str, label: str, name: str, images: int, config: Config) -> list[Cell]:
+    """One cell for each seed of the study."""
     decoder = config.decoder
     with torch.device("meta"):
-        create_decoder(decoder.name, 64, 2, **decoder.options())  # raises for what no decoder can be
+        create_decoder(decoder.name, 64, 2, **decoder.options())  # raises if an option is wrong
     stem = re.sub(r"[^\w.=-]+", "_", name)
     return [
         Cell(group, label, f"{stem}_seed{seed}", images, dataclasses.replace(config, seed=seed)) for seed in study.seeds
@@ -184,7 +196,7 @@ def _over_seeds(study: Study, group: str, label: str, name: str, images: int, co
 
 
 def _count(size: str, images: int) -> int:
-    """How many images a size is: a part of all up to 1, a count above it."""
+    """The number of images of a size: a fraction of all up to 1, a count above 1."""
     try:
         value = Fraction(size)
     except (ValueError, ZeroDivisionError):
@@ -192,6 +204,6 @@ def _count(size: str, images: int) -> int:
     count = int(value * images + Fraction(1, 2)) if value <= 1 else int(value)
     if value <= 0 or not 1 <= count <= images:
         raise UserError(
-            f"--sizes: '{size}' is neither a part such as 1/4 nor a count up to the {images} training images."
+            f"--sizes: '{size}' is neither a fraction such as 1/4 nor a count up to the {images} training images."
         )
     return count

@@ -1,0 +1,176 @@
+"""The scores, times and costs of a study's finished cells, one line per row of its tables.
+
+Reads config.yaml, metrics.jsonl and evaluation.json of every cell; weights and images are not needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from depict.config.paper import paper_rows
+from depict.config.resolve import as_pair
+from depict.config.schema import Config
+from depict.costs import decoder_costs
+from depict.decoders import decoder_options
+from depict.errors import UserError
+from depict.runs import read_metrics, read_run
+from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, INITIALIZATION, Cell, Study, plan
+
+TRAINING_SETTINGS = ("epochs", "batch", "optimizer", "lr")
+"""Settings of the training that a line records."""
+PAPER_TABLES = {"mixtures": "Ablation, left", "heads x head dimension": "Ablation, right", "decoders": "Table 1"}
+"""The paper's table that corresponds to each group of cells."""
+
+
+class Line(TypedDict):
+    """One row of a table: a decoder on a number of images, over its seeds. Written to results.json."""
+
+    group: str
+    label: str
+    images: int
+    seeds: list[int]
+    miou: list[float]
+    """Of each seed's best weights, in 0..1."""
+    mean: float
+    spread: float | None
+    """Sample standard deviation over the seeds; None for one seed."""
+    last_step: float | None
+    """Mean mIoU of the last weights."""
+    best: str
+    """The cell with the best seed."""
+    classes: dict[str, float | None]
+    """IoU of each class, best seed."""
+    multiscale: float | None
+    """mIoU at several scales, best seed."""
+    parameters: int
+    multiply_adds: int
+    seconds: float
+    """Mean time of a training, without validations."""
+    images_per_second: float | None
+    training: dict[str, Any]
+    paper: str
+    """What the paper prints for this decoder on ADE20K."""
+
+
+def collect(study: Study, out: Path) -> list[Line]:
+    """The lines of the tables, in order, from the cells that are finished."""
+    lines: dict[tuple[str, str], list[Cell]] = {}
+    for cell in plan(study):
+        seeds = lines.setdefault((cell.group, cell.label), [])
+        if cell.finished(out):
+            seeds.append(cell)
+    return [_line(cells, out) for cells in lines.values() if cells]
+
+
+def best_line(lines: list[Line]) -> Line | None:
+    """The line with the best cell of all."""
+    return max(lines, key=lambda line: max(line["miou"]), default=None)
+
+
+def training_time(folder: Path, images: int) -> tuple[float, int, int]:
+    """Seconds, steps and images seen in the training of a run on this many images, without its validations.
+
+    metrics.jsonl has the speed of every few steps; the last step of an epoch may be smaller than the others.
+    """
+    batch = read_run(folder)[0].train.batch
+    if batch is None:
+        raise UserError(f"'{folder}/config.yaml' has no train.batch: it is not the configuration of a training.")
+    seconds, steps, seen = 0.0, 0, 0
+    for row in read_metrics(folder):
+        if row.get("images_per_second"):
+            epochs, rest = divmod(row["iteration"], -(-images // batch))
+            before, seen, steps = seen, epochs * images + rest * batch, row["iteration"]
+            seconds += (seen - before) / row["images_per_second"]
+    return seconds, steps, seen
+
+
+def _line(cells: list[Cell], out: Path) -> Line:
+    """The line of a decoder's cells, one per seed."""
+    folders = [cell.folder(out) for cell in cells]
+    evaluations = [_read(folder / EVALUATION) for folder in folders]
+    scores = [_score(evaluation) for evaluation in evaluations]
+    best = max(range(len(cells)), key=scores.__getitem__)
+    multiscale = folders[best] / EVALUATION_MULTISCALE
+    last_scores = [score for folder in folders if (score := _last_score(folder)) is not None]
+    times = [training_time(folder, cell.images) for folder, cell in zip(folders, cells, strict=True)]
+    seconds = sum(spent for spent, _, _ in times)
+    config, classes = read_run(folders[best])
+    parameters, multiply_adds = _costs(config, len(classes))
+    return {
+        "group": cells[0].group,
+        "label": cells[0].label,
+        "images": cells[0].images,
+        "seeds": [cell.config.seed for cell in cells],
+        "miou": scores,
+        "mean": statistics.fmean(scores),
+        "spread": statistics.stdev(scores) if len(scores) > 1 else None,
+        "last_step": statistics.fmean(last_scores) if last_scores else None,
+        "best": cells[best].name,
+        "classes": {row["name"]: row["iou"] for row in evaluations[best]["classes"]},
+        "multiscale": _score(_read(multiscale)) if multiscale.is_file() else None,
+        "parameters": parameters,
+        "multiply_adds": multiply_adds,
+        "seconds": seconds / len(cells),
+        "images_per_second": sum(seen for _, _, seen in times) / seconds if seconds else None,
+        "training": {key: getattr(config.train, key) for key in TRAINING_SETTINGS},
+        "paper": paper_miou(cells[0]),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{path}' is damaged or unreadable: remove it, and the study evaluates its cell again."
+        ) from error
+
+
+def _score(evaluation: dict[str, Any]) -> float:
+    return evaluation["miou"] or 0.0  # null without a labeled pixel
+
+
+def _last_score(folder: Path) -> float | None:
+    """mIoU of a run's last validation, if there was one."""
+    return next((row["miou"] for row in reversed(read_metrics(folder)) if "miou" in row), None)
+
+
+def _costs(config: Config, classes: int) -> tuple[int, int]:
+    """Parameters and multiply-adds of the decoder for one window."""
+    encoder, size = config.encoder, as_pair(config.image_size)
+    dim, patch = _encoder_shape(encoder.name, size, encoder.patch_size, encoder.dim, encoder.depth)
+    height, width = (-(-side // length) for side, length in zip(size, patch, strict=True))
+    return decoder_costs(config.decoder.name, dim, classes, (height, width), **config.decoder.options())
+
+
+@functools.cache
+def _encoder_shape(name: str, size: tuple[int, int], *changes: int | None) -> tuple[int, tuple[int, int]]:
+    """Dimension and patch size of an encoder, without computing anything."""
+    from depict.encoder import Encoder
+
+    with torch.device("meta"):
+        encoder = Encoder(name, size, False, 0.0, *changes)
+    return encoder.dim, encoder.patch_size
+
+
+def paper_miou(cell: Cell) -> str:
+    """The paper's single-scale mIoU of this decoder on ADE20K, by backbone; '' where it prints none."""
+    if cell.group not in PAPER_TABLES:
+        return ""
+    decoder = cell.config.decoder
+    defaults = decoder_options(decoder.name)
+    options = {name: value for name, value in decoder.options().items() if name not in INITIALIZATION}
+    printed = {
+        row.backbone: row.miou.split("/")[0]
+        for row in paper_rows()
+        if row.table.startswith(PAPER_TABLES[cell.group])
+        and row.decoder == decoder.name
+        and defaults | row.options == defaults | options
+    }
+    return ", ".join(f"{miou} {backbone}" for backbone, miou in printed.items())
