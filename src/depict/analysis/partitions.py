@@ -1,6 +1,6 @@
-"""How well one partition of an image's patches agrees with another that is taken as the truth.
+"""Scores of a partition of an image's patches against the true one.
 
-Partitions are integers (h, w) on the grid of patches; patches whose truth is 255 count nowhere.
+Partitions are integers (h, w) on the patch grid; patches whose truth is 255 are ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Labels = NDArray[np.integer]
 
 
 class Scores(NamedTuple):
-    """One partition against the truth."""
+    """One partition compared with the truth."""
 
     over_segmentation: float
-    """Segments (connected, of one label) over segments of the truth; 1 is as many as there should be."""
+    """Connected segments per true segment; 1 is the right number."""
     best_match_miou: float
-    """Mean IoU over the classes of the truth after the best one-to-one match of parts to classes, in 0..1."""
+    """Mean IoU over the true classes after the best one-to-one match of parts to classes, in 0..1."""
     adjusted_rand: float
-    """Adjusted Rand index: 1 for the same partition whatever its labels, 0 as expected by chance."""
+    """Adjusted Rand index: 1 for the same partition under any labels, 0 on average for a random one."""
 
 
 @dataclass(frozen=True)
 class Contingency:
-    """Patches by class of the truth (rows) and by part (columns)."""
+    """Number of patches per true class (rows) and part (columns)."""
 
     classes: Labels
     parts: Labels
@@ -47,9 +47,9 @@ class Contingency:
         return cls(classes, parts, counts.reshape(len(classes), len(parts)))
 
     def match(self) -> tuple[dict[int, int], float]:
-        """The one-to-one match of parts to classes with the largest sum of IoU (Hungarian), and the mean IoU.
+        """The class of each part in the one-to-one match with the largest sum of IoU (Hungarian), and the mean IoU.
 
-        The mean is over all classes of the truth: a class without a part counts as 0.
+        The mean is over all true classes: a class without a part counts as 0.
         """
         iou = self.counts / (self.counts.sum(1, keepdims=True) + self.counts.sum(0) - self.counts)
         rows, columns = linear_sum_assignment(iou, maximize=True)
@@ -57,23 +57,23 @@ class Contingency:
         return pairs, float(iou[rows, columns].sum() / len(self.classes))
 
     def adjusted_rand(self) -> float:
-        """(pairs together in both - expected) / (largest possible - expected), Hubert and Arabie 1985."""
-        both, in_truth, in_found = (_pairs(n) for n in (self.counts, self.counts.sum(1), self.counts.sum(0)))
-        expected = in_truth * in_found / max(1.0, _pairs(self.counts.sum()))
-        largest = (in_truth + in_found) / 2
+        """(pairs joined in both - expected) / (largest possible - expected), Hubert and Arabie 1985."""
+        both, in_truth, in_parts = (_pairs(n) for n in (self.counts, self.counts.sum(1), self.counts.sum(0)))
+        expected = in_truth * in_parts / max(1.0, _pairs(self.counts.sum()))
+        largest = (in_truth + in_parts) / 2
         return 1.0 if largest == expected else float((both - expected) / (largest - expected))
 
 
-def compare(truth: Labels, found: Labels) -> Scores:
-    """All scores of one partition (h, w); the truth must have a labeled patch."""
-    table = Contingency.of(truth, found)
+def compare(truth: Labels, parts: Labels) -> Scores:
+    """All scores of a partition (h, w); the truth (h, w) must have a labeled patch."""
+    table = Contingency.of(truth, parts)
     valid = truth != IGNORE
-    index = segments(found, valid) / segments(truth, valid)
-    return Scores(index, table.match()[1], table.adjusted_rand())
+    over_segmentation = count_segments(parts, valid) / count_segments(truth, valid)
+    return Scores(over_segmentation, table.match()[1], table.adjusted_rand())
 
 
-def segments(labels: Labels, valid: NDArray[np.bool_]) -> int:
-    """How many connected pieces (by edges) the parts have together, among valid patches (h, w)."""
+def count_segments(labels: Labels, valid: NDArray[np.bool_]) -> int:
+    """Number of 4-connected components of equal labels (h, w) among the valid patches (h, w)."""
     return sum(ndimage.label(valid & (labels == label))[1] for label in np.unique(labels[valid]))
 
 

@@ -1,12 +1,13 @@
-"""The robustness table over several runs: each run's validation images through the evaluation's own windows.
+"""The robustness table over several runs: their validation images, in the windows of `depict evaluate`.
 
-`perturbation.json` says what was asked, `runs/NAME.json` is what came out for a run, the results stand beside them. A
-run whose file is there, and whose weights are still the same, is finished.
+`perturbation.json` holds the settings, `runs/NAME.json` the result of each run, next to them are the tables and the
+figure. A run is finished if its file exists and was made from the same weights.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import json
 import os
@@ -19,7 +20,6 @@ from typing import Any
 
 from depict.analysis.perturbation import (
     NOISE,
-    PAPER,
     READINGS,
     ROTATE,
     SEEDS,
@@ -27,14 +27,13 @@ from depict.analysis.perturbation import (
     TRANSFORMATIONS,
     Row,
     Tally,
-    draw,
-    find,
-    plan,
+    find_row,
+    plan_changes,
     summarize,
 )
+from depict.analysis.text.perturbation import PAPER
 from depict.data import create_dataset
-from depict.data.dataset import Dataset
-from depict.data.dataset import random_subset
+from depict.data.dataset import Dataset, random_subset
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import atomic_path, write_json
@@ -44,13 +43,22 @@ from depict.runs import WEIGHTS, load, lock_run, read_run
 from depict.viz.style import figure_style, save_figure
 
 FILE = "perturbation.json"
-ASIDE = ("runs", "root")
-"""What may differ between two calls: runs are added, and data may have moved."""
+CHANGEABLE = ("runs", "root")
+"""Settings that may differ between two calls: runs are added, and data may have moved."""
+METHOD = (
+    "P O_K: a random orthogonal mixing of all bases of every attention layer, one for each seed. P'_h O_M: one for "
+    "each head, an identity: its column can differ from the unperturbed one by rounding only. Ortho(P'_h): the nearest "
+    "orthonormal rows with the same span; no seed. In Segmenter the mixings act on queries, keys and values and their "
+    "biases, with the inverse on the output matrix; Ortho acts on the rows of queries, keys and values of each head "
+    "separately. Noise is added to every parameter of the decoder."
+)
+RunResult = dict[str, Any]
+"""Contents of runs/NAME.json: run, weights, decoder, encoder, images, rows."""
 
 
 @dataclass
-class Asked:
-    """What was asked, kept as perturbation.json."""
+class Study:
+    """The settings of a study, kept as perturbation.json."""
 
     runs: dict[str, str]
     """Run folders, or hf-hub: names, by the name of their result."""
@@ -69,149 +77,157 @@ def open_study(
     limit: int | None = None,
     seeds: Sequence[int] | None = None,
     sigmas: Sequence[float] | None = None,
-) -> Asked:
-    """The study of the folder `out`, or a new one. What is None is as it was; more runs are added."""
+) -> Study:
+    """Open the study in the folder `out`, or plan a new one. None keeps a setting; runs are added to those it has."""
     before = read_study(out)
-    if before is None:
-        if out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
-            raise UserError(f"'{out}' holds other files and no such study: take an empty or a new folder for --out.")
-        if not runs:
-            raise UserError("which runs? Name their folders, or hf-hub:user/name.")
-        data = data or read_run(local_run(runs[0]))[0].data.name
-        if data is None:
-            raise UserError(f"'{runs[0]}' does not say what it was trained on: give --data NAME and --root DIR.")
-        before = Asked({}, data, None, limit, list(seeds or SEEDS), list(sigmas or SIGMAS))
-    asked = Asked(
-        before.runs | _named(before.runs, runs),
-        data or before.data,
-        before.root if root is None else str(root),
-        before.limit if limit is None else limit,
-        before.seeds if seeds is None else list(seeds),
-        before.sigmas if sigmas is None else list(sigmas),
-    )
-    for name, value in vars(before).items():
-        if name not in ASIDE and value != getattr(asked, name):
+    base = before or _new_study(out, runs, data)
+    given: dict[str, Any] = {
+        "data": data,
+        "root": None if root is None else str(root),
+        "limit": limit,
+        "seeds": None if seeds is None else list(seeds),
+        "sigmas": None if sigmas is None else list(sigmas),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    study = dataclasses.replace(base, runs=base.runs | _named(base.runs, runs), **given)
+    for name, value in vars(before or study).items():
+        if name not in CHANGEABLE and value != getattr(study, name):
             raise UserError(
-                f"'{out}' was made with {name} = {_words(value)}, not {_words(getattr(asked, name))}: "
-                "give the same settings to go on, or another --out."
+                f"'{out}' was made with {name} = {_text(value)}, not {_text(getattr(study, name))}: "
+                "give the same settings to continue, or choose another --out."
             )
-    if not asked.seeds or len(set(asked.seeds)) < len(asked.seeds) or min(asked.seeds) < 0:
-        raise UserError(f"--seeds must be different whole numbers from 0, not {_words(asked.seeds)}.")
-    if not asked.sigmas or not all(0 < sigma < float("inf") for sigma in asked.sigmas):
-        raise UserError(f"--sigmas must be numbers above 0, not {_words(asked.sigmas)}.")
-    if asked.limit is not None and asked.limit < 1:
-        raise UserError(f"--limit must be at least 1, not {asked.limit}.")
-    return asked
+    if not study.seeds or len(set(study.seeds)) < len(study.seeds) or min(study.seeds) < 0:
+        raise UserError(f"--seeds must be different whole numbers from 0, not {_text(study.seeds)}.")
+    if not study.sigmas or not all(0 < sigma < float("inf") for sigma in study.sigmas):
+        raise UserError(f"--sigmas must be numbers above 0, not {_text(study.sigmas)}.")
+    if study.limit is not None and study.limit < 1:
+        raise UserError(f"--limit must be at least 1, not {study.limit}.")
+    return study
 
 
-def read_study(out: Path) -> Asked | None:
+def read_study(out: Path) -> Study | None:
     """The study of a folder, if there is one."""
     path = out / FILE
     if not path.exists():
         return None
     try:
-        return Asked(**_read(path, "take another --out"))
+        return Study(**_read(path, "choose another --out"))
     except TypeError as error:
-        raise UserError(f"'{path}' is not of this kind of study: take another --out.") from error
+        raise UserError(f"'{path}' does not belong to this kind of study: choose another --out.") from error
 
 
-def run(asked: Asked, out: Path, device: str = "cpu") -> str:
-    """Perturb every run that is not finished; results are written anew after each. Gives the table."""
+def _new_study(out: Path, runs: Sequence[str], data: str | None) -> Study:
+    if out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
+        raise UserError(f"'{out}' holds other files and no such study: choose an empty or a new folder for --out.")
+    if not runs:
+        raise UserError("no runs given: name their folders, or hf-hub:user/name.")
+    data = data or read_run(local_run(runs[0]))[0].data.name
+    if data is None:
+        raise UserError(f"'{runs[0]}' does not say what it was trained on: give --data NAME and --root DIR.")
+    return Study({}, data, root=None, limit=None, seeds=list(SEEDS), sigmas=list(SIGMAS))
+
+
+def run(study: Study, out: Path, device: str = "cpu") -> str:
+    """Measure every run that is not finished and return the table; results are updated after each run."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError("a study runs in one process: start it without torchrun or accelerate launch.")
-    folders = {name: local_run(source) for name, source in asked.runs.items()}
-    digests = {name: _digest(folder) for name, folder in folders.items()}
-    images = {name: open_images(asked, folder) for name, folder in folders.items()}  # mistakes are told first
+    folders = {name: local_run(source) for name, source in study.runs.items()}
+    digests = {name: _weights_digest(folder) for name, folder in folders.items()}
+    images = {name: open_images(study, folder) for name, folder in folders.items()}  # all errors come before any work
     with lock_run(out):
-        write_json(out / FILE, vars(asked))
+        write_json(out / FILE, vars(study))
         for number, (name, folder) in enumerate(folders.items(), 1):
-            path = out / "runs" / f"{name}.json"
-            if path.exists() and _result(path)["weights"] == digests[name]:
+            path = _result_path(out, name)
+            if path.exists() and _read_result(path)["weights"] == digests[name]:
                 continue
             print(f"run {number} of {len(folders)}: {name}", file=sys.stderr)
             model = load(folder).to(device)
-            found = measure(model, images[name], asked.seeds, asked.sigmas, name)
-            config = model.config
-            about = {"run": asked.runs[name], "weights": digests[name], "decoder": config.decoder.name}
-            write_json(path, about | {"encoder": config.encoder.name} | found)
-            write_results(asked, out)
-        return write_results(asked, out)
+            measured = measure(model, images[name], study.seeds, study.sigmas, name)
+            about = {
+                "run": study.runs[name],
+                "weights": digests[name],
+                "decoder": model.config.decoder.name,
+                "encoder": model.config.encoder.name,
+            }
+            write_json(path, about | measured)
+            write_results(study, out)
+        return write_results(study, out)
 
 
-def open_images(asked: Asked, folder: Path) -> Dataset:
-    """The validation images of the study for one run, whose classes they must have."""
+def open_images(study: Study, folder: Path) -> Dataset:
+    """The validation images of the study for one run; it must have their classes."""
     config, classes = read_run(folder)
-    root = asked.root or (config.data.root if asked.data == config.data.name else None)
-    dataset = create_dataset(asked.data, root, "val")
+    root = study.root or (config.data.root if study.data == config.data.name else None)
+    dataset = create_dataset(study.data, root, "val")
     if len(dataset.classes) != len(classes):
         raise UserError(
-            f"'{folder}' has {len(classes)} classes, '{asked.data}' has {len(dataset.classes)}: "
-            "a study is on the data set that all of its runs were trained for."
+            f"'{folder}' has {len(classes)} classes, '{study.data}' has {len(dataset.classes)}: "
+            "all runs of a study must be trained for its data set."
         )
-    return dataset if asked.limit is None else random_subset(dataset, asked.limit, 0)
+    return dataset if study.limit is None else random_subset(dataset, study.limit, 0)
 
 
 def measure(
     model: SegmentationModel, dataset: Dataset, seeds: Sequence[int], sigmas: Sequence[float], title: str = ""
 ) -> dict[str, Any]:
-    """The table of one model on all images of a data set: `images` and `rows`. The encoder runs once per window."""
+    """`images` and `rows` of one model on all images of a data set. The encoder runs once per window."""
     from tqdm import tqdm
 
-    tally = Tally(model.eval(), plan(model.decoder, seeds, sigmas))
+    tally = Tally(model.eval(), plan_changes(model.decoder, seeds, sigmas))
     sliding = sliding_window_for(model, dataset)
     for index in tqdm(range(len(dataset)), desc=f"{title}, {len(tally.decoders)} decoders", unit="image"):
         tally.add(*dataset.read(index), sliding)
     return {"images": len(dataset), "rows": summarize(tally.scores(), sigmas)}
 
 
-def write_results(asked: Asked, out: Path) -> str:
-    """Write results.json, .md, .csv, .png and .svg of the runs that are finished; gives the table."""
-    paths = {name: out / "runs" / f"{name}.json" for name in asked.runs}
-    found = {name: _result(path) for name, path in paths.items() if path.exists()}
-    missing = [name for name in paths if name not in found]
-    write_json(out / "results.json", {"asked": vars(asked), "runs": found, "missing": missing})
-    text = table(asked, found, len(missing))
+def write_results(study: Study, out: Path) -> str:
+    """Write results.json, .md, .csv, .png and .svg of the finished runs, and return the table."""
+    paths = {name: _result_path(out, name) for name in study.runs}
+    results = {name: _read_result(path) for name, path in paths.items() if path.exists()}
+    missing = [name for name in paths if name not in results]
+    write_json(out / "results.json", {"study": vars(study), "runs": results, "missing": missing})
+    text = results_table(study, results)
     with atomic_path(out / "results.md") as temporary:
         temporary.write_text(text, encoding="utf-8")
-    if found:
-        _write_csv(out / "results.csv", found)
-        _write_pictures(out, {name: result["rows"] for name, result in found.items()}, asked)
+    if results:
+        _write_csv(out / "results.csv", results)
+        _write_figure(out / "results", study, results)
     return text
 
 
-def table(asked: Asked, found: dict[str, dict[str, Any]], missing: int) -> str:
+def results_table(study: Study, results: dict[str, RunResult]) -> str:
     """The results as Markdown."""
-    images = ", ".join(dict.fromkeys(str(result["images"]) for result in found.values()))
+    images = ", ".join(dict.fromkeys(str(result["images"]) for result in results.values()))
+    columns = [f"{kind} (identity)" if kind == ROTATE else kind for kind in TRANSFORMATIONS]
+    columns[0] = "unperturbed"
+    transformed = [
+        [name, result["decoder"], *(_cell(find_row(result["rows"], kind)) for kind in TRANSFORMATIONS)]
+        for name, result in results.items()
+    ]
     parts = [
         "# Study: perturbation",
-        f"Data {asked.data}, {images or 'no'} validation images, single-scale windows; seeds {_words(asked.seeds)}. "
-        f"{len(found)} of {len(found) + missing} runs finished. mIoU in %, mean ± standard deviation over the seeds.",
+        f"Data {study.data}, {images or 'no'} validation images, single-scale windows; seeds {_text(study.seeds)}. "
+        f"{len(results)} of {len(study.runs)} runs finished. mIoU in %, mean ± standard deviation over the seeds.",
+        _markdown(["run", "decoder", *columns], transformed, text_columns=2),
     ]
-    names = [f"{kind} (identity)" if kind == ROTATE else kind for kind in TRANSFORMATIONS]
-    lines = [_row(["run", "decoder", "unperturbed", *names[1:]]), "|---|---|" + "---:|" * len(names)]
-    for name, result in found.items():
-        cells = [_cell(find(result["rows"], kind)) for kind in TRANSFORMATIONS]
-        lines.append(_row([name, result["decoder"], *cells]))
-    parts.append("\n".join(lines))
     for reading in READINGS:
-        lines = [_row([f"noise, sigma as {reading}", *(f"{s:g}" for s in asked.sigmas)])]
-        lines.append("|---|" + "---:|" * len(asked.sigmas))
-        for name, result in found.items():
-            cells = [_cell(find(result["rows"], NOISE, reading, sigma)) for sigma in asked.sigmas]
-            lines.append(_row([name, *cells]))
-        parts.append("\n".join(lines))
-    parts.append(
-        "P O_K: a random orthogonal mixing of all bases of every attention layer, one for each seed. P'_h O_M: one for "
-        "each head, which leaves the function as it is; its column can differ from the unperturbed one by rounding "
-        "only. Ortho(P'_h): the nearest orthonormal rows with the same span; no seed. In Segmenter the mixings act on "
-        "queries, keys and values and their biases alike, with the inverse on the output matrix; Ortho acts on the "
-        "rows of queries, keys and values of each head separately. Noise is added to every parameter of the decoder."
-    )
-    return "\n\n".join([*parts, PAPER]) + "\n"
+        noisy = [
+            [name, *(_cell(find_row(result["rows"], NOISE, reading, sigma)) for sigma in study.sigmas)]
+            for name, result in results.items()
+        ]
+        parts.append(_markdown([f"noise, sigma as {reading}", *(f"{s:g}" for s in study.sigmas)], noisy))
+    return "\n\n".join([*parts, METHOD, PAPER]) + "\n"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
+    """A table whose first columns are text, the others numbers."""
+    rule = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
+    header_line, *lines = ("| " + " | ".join(cells) + " |" for cells in (header, *rows))
+    return "\n".join([header_line, rule, *lines])
 
 
 def _named(known: dict[str, str], runs: Sequence[str]) -> dict[str, str]:
-    """Runs that are not known yet, each under its own name, with as many parents as it takes to be a new one."""
+    """The runs that are not known yet, each by the name of its folder and as many parents as make the name unique."""
     named: dict[str, str] = {}
     for run_ in runs:
         source = run_ if run_.startswith(PREFIX) else str(Path(run_).resolve())
@@ -224,47 +240,48 @@ def _named(known: dict[str, str], runs: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _digest(folder: Path) -> str:
-    """What tells the weights of a run from others."""
+def _weights_digest(folder: Path) -> str:
     path = folder / WEIGHTS
     if not path.is_file():
-        raise UserError(f"'{folder}' has no {WEIGHTS}: the run was not trained yet, or is not a run folder.")
+        raise UserError(f"'{folder}' has no {WEIGHTS}: the run is not trained yet, or is not a run folder.")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _result(path: Path) -> dict[str, Any]:
-    return _read(path, "remove it, and its run is measured again")
+def _result_path(out: Path, name: str) -> Path:
+    return out / "runs" / f"{name}.json"
 
 
-def _read(path: Path, way_out: str) -> dict[str, Any]:
+def _read_result(path: Path) -> RunResult:
+    return _read(path, "remove it to measure its run again")
+
+
+def _read(path: Path, advice: str) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"'{path}' is damaged or unreadable: {way_out}.") from error
-    return found
+        raise UserError(f"'{path}' is damaged or unreadable: {advice}.") from error
+    return content
 
 
-def _write_csv(path: Path, found: dict[str, dict[str, Any]]) -> None:
+def _write_csv(path: Path, results: dict[str, RunResult]) -> None:
     columns = ["run", "decoder", "perturbation", "reading", "sigma", "seeds", "mean", "spread", "change"]
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
-        for name, result in found.items():
+        for name, result in results.items():
             for row in result["rows"]:
                 seeds = {"seeds": " ".join(map(str, row["seeds"]))}
                 writer.writerow(row | seeds | {"run": name, "decoder": result["decoder"]})
 
 
-def _write_pictures(out: Path, rows: dict[str, list[Row]], asked: Asked) -> None:
+def _write_figure(stem: Path, study: Study, results: dict[str, RunResult]) -> None:
+    from depict.analysis.figures.perturbation import miou_after_perturbation  # matplotlib is slow to import
+
     with figure_style(font_size=9):
-        figure = draw(rows)
-        figure.suptitle(f"{asked.data}: mean ± standard deviation over seeds {_words(asked.seeds)}", fontsize=10)
-        save_figure(figure, out / "results")
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+        figure = miou_after_perturbation({name: result["rows"] for name, result in results.items()})
+        figure.suptitle(f"{study.data}: mean ± standard deviation over seeds {_text(study.seeds)}", fontsize=10)
+        save_figure(figure, stem)
 
 
 def _cell(row: Row | None) -> str:
@@ -274,5 +291,5 @@ def _cell(row: Row | None) -> str:
     return f"{100 * row['mean']:.2f}{spread}"
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     return ", ".join(f"{item:g}" for item in value) if isinstance(value, list) else str(value)
