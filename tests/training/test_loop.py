@@ -1,248 +1,258 @@
-"""Training for real: small pictures, whole runs, killed processes, several processes, full disks."""
+"""Whole trainings of seconds, in this process; tests/training/test_processes.py has those that need several."""
 
 import dataclasses
-import json
-import os
-import random
-import resource
+import errno
 import signal
-import subprocess
-import sys
-import time
-from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import depict
-from depict import UserError
+from depict import UserError, cli, runs
 from depict.config.resolve import as_pair
-from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.data.folder import Folder
 from depict.runs import lock_run, read_metrics
-from depict.training import loop as training
+from depict.training import loop
+from depict.training.loop import Trainer, train
+from depict.training.stopping import InterruptedTraining
 from support.layouts import rectangles
-from support.several_processes import torchrun
-
-CLASSES = 3
+from support.trainings import assert_same_run, losses, saved_state, scores, small_command, small_config
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Ten training and four validation pictures of rectangles, 40 x 48, three classes."""
-    return rectangles(tmp_path_factory.mktemp("pictures"))
+def plain(pictures, tmp_path_factory):
+    """The losses of one epoch with default settings."""
+    out = tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("depict.training.log.LOG_EVERY", 1)
+        train(small_config(pictures, epochs=1), out)
+    return losses(out)
 
 
-def config(root, freeze=False, decoder="depict_sa", drop_path=0.0, image_size=32, limit=None, seed=0, **train):
-    settings = {"epochs": 2, "batch": 4, "lr": 1e-3, "device": "cpu"} | train
-    options = {"layers": 1, "heads": 2, "head_dim": 8} if decoder == "depict_sa" else {}
-    return Config(
-        encoder=EncoderConfig(
-            "vit_tiny_patch16_224", False, drop_path=drop_path, freeze=freeze, patch_size=8, dim=64, depth=2
-        ),
-        decoder=DecoderConfig(decoder, **options),
-        data=DataConfig("folder", root, short_edge=40, max_aspect=2, workers=0, limit=limit),
-        train=TrainConfig(**settings),
-        image_size=image_size,
-        seed=seed,
-    )
-
-
-def command(root, out, *more, workers=2):
-    """The same training as a command line."""
-    words = f"""--out {out} --data folder --root {root} --data.short-edge 40 --data.max-aspect 2
-        --data.workers {workers}
-        --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.drop-path 0.2 --encoder.patch-size 8
-        --encoder.dim 64 --encoder.depth 2 --decoder depict_sa --decoder.layers 1 --decoder.heads 2 --decoder.head-dim 8
-        --image-size 32 --batch 4 --lr 1e-3 --device cpu"""
-    return [sys.executable, "-m", "depict.cli", "train", *words.split(), *more]
-
-
-# Sums are rounded in another order with another number of threads: bit for bit means with the same number.
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def run(words, **options):
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, **options)
-
-
-def start(words, **options):
-    return subprocess.Popen(words, text=True, env=ENVIRONMENT, **options)
-
-
-def losses(out):
-    return [line["loss"] for line in read_metrics(out) if "loss" in line]
-
-
-@pytest.fixture(autouse=True)
-def log_every_step(monkeypatch):
-    monkeypatch.setattr(training, "LOG_EVERY", 1)
-
-
-def test_training_lowers_the_loss_and_leaves_a_whole_run(pictures, tmp_path):
-    result = training.train(config(pictures, epochs=12, lr=3e-3), tmp_path / "run")
-    found = losses(tmp_path / "run")
-    assert len(found) == 12 * 3
-    assert sum(found[-6:]) < 0.7 * sum(found[:6])
+def test_training_lowers_the_loss_and_leaves_a_complete_run(pictures, tmp_path):
+    result = train(small_config(pictures, epochs=12, lr=3e-3), tmp_path / "run")
+    logged = losses(tmp_path / "run")
+    assert len(logged) == 12 * 3
+    assert sum(logged[-6:]) < 0.7 * sum(logged[:6])
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == [".lock", "config.yaml", "last.safetensors", "metrics.jsonl", "model.safetensors", "state"]
     validations = [line for line in read_metrics(tmp_path / "run") if "miou" in line]
     assert [line["epoch"] for line in validations] == [2, 4, 6, 8, 10, 12]
+    assert result.miou == max(scores(tmp_path / "run"))
     best = depict.load(tmp_path / "run")
-    assert len(best.classes) == CLASSES
-    assert result.miou == pytest.approx(validations[-1]["miou"])
+    assert best.num_classes == 3
     assert best.config.data.short_edge == 40
 
 
-def test_a_finished_run_says_so_and_another_configuration_is_refused(pictures, tmp_path, capsys):
-    training.train(config(pictures, epochs=1), tmp_path)
+def test_a_finished_run_says_so_and_other_settings_are_refused(pictures, tmp_path, capsys):
+    train(small_config(pictures, epochs=1), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert training.train(config(pictures, epochs=1), tmp_path) is None
+    assert train(small_config(pictures, epochs=1), tmp_path) is None
     assert "is finished: best mIoU" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"was trained with train.epochs = 1, not 2: give the same settings"):
-        training.train(config(pictures, epochs=2), tmp_path)
+    with pytest.raises(UserError, match=r"was trained with train.epochs = 1, not 2: give the same settings to resume"):
+        train(small_config(pictures, epochs=2), tmp_path)
+    other = small_config(pictures, epochs=1)
+    other.encoder.pretrained = "other.safetensors"
+    with pytest.raises(UserError, match="was trained with encoder.pretrained = False"):
+        train(other, tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_what_a_killed_training_left_half_written_is_cleared_away(pictures, tmp_path):
+def test_half_written_files_of_a_killed_training_are_removed(pictures, tmp_path):
     (tmp_path / ".config.yaml.abc.part.yaml").write_text("half")
-    training.train(config(pictures, epochs=1), tmp_path)
+    train(small_config(pictures, epochs=1), tmp_path)
     (tmp_path / "state" / ".last.pt.abc.part.pt").write_text("half")
-    training.train(config(pictures, epochs=1), tmp_path)
+    train(small_config(pictures, epochs=1), tmp_path)
     assert not list(tmp_path.rglob(".*.part*"))
 
 
-def test_a_large_seed_is_as_good_as_a_small_one(pictures, tmp_path):
-    training.train(config(pictures, epochs=1, seed=20261115), tmp_path)
-    assert all(np.isfinite(losses(tmp_path)))
+def test_a_seed_decides_the_training_and_may_be_large(pictures, tmp_path, plain):
+    for name in ("one", "two"):
+        train(small_config(pictures, epochs=1, seed=20261115), tmp_path / name)
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    assert losses(tmp_path / "one") != plain
 
 
-def test_the_encoder_s_weights_belong_to_the_configuration(pictures, tmp_path):
-    training.train(config(pictures, epochs=1), tmp_path)
-    other = config(pictures, epochs=1)
-    other.encoder.pretrained = "other.safetensors"
-    with pytest.raises(UserError, match="was trained with encoder.pretrained = False"):
-        training.train(other, tmp_path)
-
-
-def test_a_folder_with_other_files_is_not_taken(pictures, tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="holds other files and no run"):
-        training.train(config(pictures), tmp_path)
-
-
-def test_a_second_training_in_the_same_folder_is_refused(pictures, tmp_path):
-    with lock_run(tmp_path):
-        result = run(command(pictures, tmp_path))
-    assert result.returncode == 2
-    assert result.stderr.strip().splitlines()[-1].startswith("depict: another training is at work in")
+def test_a_run_s_own_configuration_gives_the_same_training(pictures, tmp_path):
+    train(small_config(pictures, epochs=1), tmp_path / "first")
+    words = ["train", "--out", str(tmp_path / "second"), "--config", str(tmp_path / "first" / "config.yaml")]
+    assert cli.main(words) == 0
+    assert_same_run(tmp_path / "first", tmp_path / "second")
 
 
 @pytest.mark.parametrize("pieces", [2, 3])
-def test_pieces_of_a_step_give_the_same_losses(pictures, tmp_path, pieces):
-    training.train(config(pictures), tmp_path / "whole")
-    training.train(config(pictures, grad_accum=pieces), tmp_path / "pieces")
-    assert losses(tmp_path / "pieces") == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
+def test_pieces_of_a_step_give_the_same_losses(pictures, tmp_path, plain, pieces):
+    train(small_config(pictures, epochs=1, grad_accum=pieces), tmp_path)
+    assert losses(tmp_path) == pytest.approx(plain, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     ("published", "size", "stride"),
     [(24, 32, (24, 24)), (24, 16, (16, 16)), (24, (40, 16), (16, 16)), (512, 32, (32, 32)), (None, 32, (16, 16))],
 )
-def test_validations_step_as_published_or_by_a_smaller_crop(pictures, tmp_path, monkeypatch, published, size, stride):
+def test_validation_uses_the_published_stride_or_a_smaller_crop(
+    pictures, tmp_path, monkeypatch, published, size, stride
+):
     monkeypatch.setattr(Folder, "recipe", dataclasses.replace(Folder.recipe, stride=published))
-    protocols = []
-    real = training.evaluate
-    monkeypatch.setattr(training, "evaluate", lambda *values: protocols.append(values[2]) or real(*values))
-    training.train(config(pictures, epochs=1, image_size=size), tmp_path)
-    assert [(sliding.window, sliding.stride) for sliding in protocols] == [(as_pair(size), stride)]
+    windows, evaluate = [], loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda p, *more: windows.append(p.sliding) or evaluate(p, *more))
+    train(small_config(pictures, epochs=1, limit=4, image_size=size), tmp_path)
+    assert [(sliding.window, sliding.stride) for sliding in windows] == [(as_pair(size), stride)]
 
 
 def test_a_frozen_encoder_keeps_its_weights(pictures, tmp_path):
-    training.train(config(pictures, freeze=True, epochs=1), tmp_path / "frozen")
-    trained = load_file(tmp_path / "frozen" / "last.safetensors")
+    config = small_config(pictures, freeze=True, epochs=1)
+    train(config, tmp_path)
+    trained = load_file(tmp_path / "last.safetensors")
     torch.manual_seed(0)
-    fresh = depict.SegmentationModel(config(pictures, freeze=True), ["a", "b", "c"]).state_dict()
+    fresh = depict.SegmentationModel(config, ["a", "b", "c"]).state_dict()
     assert all(torch.equal(trained[name], fresh[name]) for name in fresh if name.startswith("encoder."))
     assert not torch.equal(trained["decoder.layers.0.operator.P"], fresh["decoder.layers.0.operator.P"])
 
 
 @pytest.mark.parametrize("crop", [None, 0.5])
-def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch, crop):
+def test_cached_features_train_the_decoder(pictures, tmp_path, monkeypatch, capsys, crop):
     monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
     settings = {"freeze": True, "cache_features": True, "cache_crop": crop, "epochs": 10, "lr": 1e-2}
-    training.train(config(pictures, **settings), tmp_path / "run")
-    found = losses(tmp_path / "run")
-    assert sum(found[-6:]) < 0.8 * sum(found[:6])
-    assert depict.load(tmp_path / "run").num_classes == CLASSES
+    train(small_config(pictures, **settings), tmp_path / "run")
+    logged = losses(tmp_path / "run")
+    assert sum(logged[-6:]) < 0.8 * sum(logged[:6])
+    assert depict.load(tmp_path / "run").num_classes == 3
+    printed = capsys.readouterr().err
+    assert "flip: true" in printed
+    assert not any(unused in printed for unused in ("color_jitter", "scale_range"))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimizer": "sgd", "clip": 1.0},
-        {"warmup": 3, "weight_decay": 0.05, "layer_decay": 0.8},
-        {"loss": "ce+dice"},
-        {"loss": "ce+lovasz", "class_weights": "balanced"},
-        {"ema": 0.9, "checkpointing": True},
-        {"tracker": "tensorboard"},
-        {"compile": True},
-    ],
-    ids=str,
-)
-def test_every_option_trains(pictures, tmp_path, settings, monkeypatch):
-    # Traced and run as it stands: making machine code takes a minute.
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    training.train(config(pictures, epochs=1, **settings), tmp_path / "run")
-    assert all(np.isfinite(losses(tmp_path / "run")))
-    depict.load(tmp_path / "run", last=True)
+def test_sgd_and_clipping_change_the_update_and_not_the_first_loss(pictures, tmp_path, plain):
+    train(small_config(pictures, epochs=1, optimizer="sgd", clip_grad=1.0), tmp_path)
+    first, *later = losses(tmp_path)
+    assert first == plain[0]
+    assert all(abs(a - b) > 1e-4 for a, b in zip(later, plain[1:], strict=True))
+    memory = saved_state(tmp_path)["optimizer"]["state"].values()
+    assert all("momentum_buffer" in values for values in memory)
 
 
-def test_a_compiled_network_has_the_losses_of_the_plain_one_and_goes_on(pictures, tmp_path, monkeypatch):
-    compiled = []
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda network: compiled.append(network) or real(network, backend="eager"))
-    training.train(config(pictures), tmp_path / "plain")
+def test_warm_up_raises_the_rate_and_decay_changes_the_weights(pictures, tmp_path, plain):
+    train(small_config(pictures, epochs=1, warmup=3, weight_decay=0.5, layer_decay=0.8), tmp_path)
+    rates = [line["lr"] for line in read_metrics(tmp_path) if "lr" in line]
+    assert rates[0] == pytest.approx(1e-3 / 3)
+    assert losses(tmp_path)[0] == plain[0]
+    assert losses(tmp_path)[2] != plain[2]
+
+
+@pytest.mark.parametrize("loss", ["ce+dice", "ce+lovasz"])
+def test_an_extra_loss_adds_up_to_one_to_the_cross_entropy(pictures, tmp_path, plain, loss):
+    train(small_config(pictures, epochs=1, loss=loss), tmp_path)
+    assert plain[0] + 0.1 < losses(tmp_path)[0] < plain[0] + 1
+
+
+def test_balanced_classes_change_the_loss(pictures, tmp_path, plain):
+    train(small_config(pictures, epochs=1, class_weights="balanced"), tmp_path)
+    assert abs(losses(tmp_path)[0] - plain[0]) > 1e-3
+
+
+def test_an_average_and_checkpointing_leave_the_losses_alone(pictures, tmp_path, plain):
+    train(small_config(pictures, epochs=1, ema=0.9, checkpointing=True), tmp_path)
+    assert losses(tmp_path) == pytest.approx(plain, abs=1e-5)
+
+
+def test_a_tracker_gets_a_file_of_its_own(pictures, tmp_path, plain):
+    pytest.importorskip("tensorboard")
+    train(small_config(pictures, epochs=1, tracker="tensorboard"), tmp_path)
+    assert losses(tmp_path) == plain
+    assert list((tmp_path / "depict").rglob("events.out.tfevents*"))
+
+
+@pytest.mark.slow
+def test_a_compiled_network_has_the_losses_of_the_plain_one_and_resumes(pictures, tmp_path, monkeypatch):
+    compiled, compile = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda network: compiled.append(network) or compile(network, backend="eager"))
+    train(small_config(pictures), tmp_path / "plain")
     assert not compiled
-    with monkeypatch.context() as patch, pytest.raises(training.InterruptedTraining):
-        patch.setattr(training._Trainer, "_agreed_to_stop", lambda trainer: trainer.iteration == 4)
-        training.train(config(pictures, compile=True), tmp_path / "compiled")
-    training.train(config(pictures, compile=True), tmp_path / "compiled")
+    with monkeypatch.context() as patch, pytest.raises(InterruptedTraining):
+        patch.setattr(Trainer, "_stop_requested", lambda trainer: trainer.progress.iteration == 4)
+        train(small_config(pictures, compile=True), tmp_path / "compiled")
+    train(small_config(pictures, compile=True), tmp_path / "compiled")
     assert len(compiled) == 2
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
     depict.load(tmp_path / "compiled")
 
 
-def test_the_average_is_what_is_kept(pictures, tmp_path):
-    training.train(config(pictures, ema=0.5), tmp_path / "run")
-    kept = load_file(tmp_path / "run" / "last.safetensors")
-    state = torch.load(tmp_path / "run" / "state" / "last.pt", weights_only=True)
+def test_the_moving_average_is_what_is_kept(pictures, tmp_path):
+    train(small_config(pictures, ema=0.5), tmp_path)
+    kept, state = load_file(tmp_path / "last.safetensors"), saved_state(tmp_path)
     assert all(torch.equal(kept[name], value) for name, value in state["average"].items())
     assert any(not torch.equal(kept[name], value) for name, value in state["network"].items())
 
 
-def test_patience_ends_a_training_that_gets_no_better(pictures, tmp_path):
-    training.train(config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2), tmp_path)
-    assert len([line for line in read_metrics(tmp_path) if "miou" in line]) == 3
-    assert training.train(config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2), tmp_path) is None
+def test_patience_ends_a_training_that_does_not_improve(pictures, tmp_path, capsys):
+    config = small_config(pictures, epochs=30, lr=1e-9, validate_every=1, patience=2)
+    train(config, tmp_path)
+    assert len(scores(tmp_path)) == 3
+    assert "stopped: no better mIoU in 2 validations." in capsys.readouterr().err
+    assert train(config, tmp_path) is None
 
 
-def everything_kept(out):
-    """All tensors of a run's state."""
-    state = torch.load(out / "state" / "last.pt", weights_only=True)
-    memories = [memory.values() for memory in state["optimizer"]["state"].values()]
-    return [*state["network"].values(), *(value for memory in memories for value in memory if torch.is_tensor(value))]
+@pytest.fixture
+def falling_scores(monkeypatch):
+    """Makes every validation worse than the one before it: ever more pixels of the first class are wrong."""
+    evaluate, calls = loop.evaluate, []
+
+    def worse(*arguments):
+        result = evaluate(*arguments)
+        calls.append(result)
+        result.confusion[0] = [1, 10 ** len(calls), 0]
+        return result
+
+    monkeypatch.setattr(loop, "evaluate", worse)
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_the_files(pictures, tmp_path):
+def test_the_table_is_that_of_the_kept_model_also_after_a_resume(
+    pictures, tmp_path, capsys, monkeypatch, falling_scores
+):
+    config = small_config(pictures, epochs=3, validate_every=1)
+    with monkeypatch.context() as patch, pytest.raises(InterruptedTraining):
+        patch.setattr(Trainer, "_stop_requested", lambda trainer: trainer.progress.iteration == 4)
+        train(config, tmp_path)
+    capsys.readouterr()
+    result = train(config, tmp_path)
+    assert result.miou == max(scores(tmp_path)) == scores(tmp_path)[0]
+    assert [row["name"] for row in result.images] == ["val0", "val1", "val2", "val3"]
+    last = scores(tmp_path)[-1]
+    assert (
+        "model.safetensors holds the weights of step 3, which has the best validation (below); "
+        f"last.safetensors those of the last step (mIoU {100 * last:.2f} %)." in capsys.readouterr().err
+    )
+
+
+def test_a_best_last_step_is_named_as_such(pictures, tmp_path, capsys):
+    assert cli.main(small_command(pictures, tmp_path, "--epochs", "1")) == 0
+    printed = capsys.readouterr()
+    assert "model.safetensors holds the weights of the last step, which has the best validation:" in printed.err
+    assert f"mIoU {100 * scores(tmp_path)[0]:.2f}" in printed.out
+
+
+@pytest.mark.parametrize(("images", "warned"), [(19, True), (20, False)])
+def test_few_validation_images_are_warned_of_once(tmp_path, capsys, images, warned):
+    root = rectangles(tmp_path / "data", train=4, val=images, size=(16, 16))
+    train(small_config(root, epochs=2, validate_every=1, image_size=16), tmp_path / "run")
+    assert capsys.readouterr().err.count(f"warning: validation rests on {images} images only") == int(warned)
+
+
+def assert_everything_kept_is_finite(out):
+    state = saved_state(out)
+    memory = [values.values() for values in state["optimizer"]["state"].values()]
+    kept = [*state["network"].values(), *(value for values in memory for value in values if torch.is_tensor(value))]
+    assert all(value.isfinite().all() for value in kept)
+
+
+def test_a_loss_of_nan_stops_with_the_step_and_the_files(pictures, tmp_path):
     with pytest.raises(UserError, match=r"the loss became (nan|inf) at step 2, with the images train\d") as caught:
-        training.train(config(pictures, epochs=30, lr=1e30, optimizer="sgd", save_every=1), tmp_path)
+        train(small_config(pictures, epochs=30, lr=1e30, optimizer="sgd", save_every=1), tmp_path)
     assert "\n" not in str(caught.value)
     assert "keeps the state after step 1." in str(caught.value)
-    assert all(value.isfinite().all() for value in everything_kept(tmp_path))
+    assert_everything_kept_is_finite(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -251,237 +261,207 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_files(pictures, tm
         ("rate", {"optimizer": "sgd"}),
         ("rate", {"optimizer": "sgd", "ema": 0.9}),
         ("gradient", {"optimizer": "sgd"}),
-        ("gradient", {"optimizer": "adamw", "clip": 1.0}),
+        ("gradient", {"optimizer": "adamw", "clip_grad": 1.0}),
     ],
     ids=str,
 )
-def test_an_update_that_is_no_number_is_not_kept(pictures, tmp_path, monkeypatch, cause, settings):
+def test_an_update_to_nan_is_not_kept(pictures, tmp_path, monkeypatch, cause, settings):
     """The loss of the third step is finite, its update is not."""
     batches = []
-    step, cross_entropy = training._Trainer._step, training.losses.cross_entropy
-    monkeypatch.setattr(
-        training._Trainer, "_step", lambda t, batch, rate: batches.append(batch) or step(t, batch, rate)
-    )
+    step, cross_entropy = Trainer._step, loop.losses.cross_entropy
+    monkeypatch.setattr(Trainer, "_step", lambda t, batch, rate: batches.append(batch) or step(t, batch, rate))
 
     def steep(masks, *more):
         summed, pixels = cross_entropy(masks, *more)
         return summed + (0 * masks.sum()).sqrt() if len(batches) == 3 else summed, pixels
 
     if cause == "rate":
-        monkeypatch.setattr(training, "learning_rate", lambda iteration, *_: 3.4e38 if iteration == 2 else 1e-3)
+        monkeypatch.setattr(loop, "learning_rate", lambda iteration, *_: 3.4e38 if iteration == 2 else 1e-3)
     else:
-        monkeypatch.setattr(training.losses, "cross_entropy", steep)
+        monkeypatch.setattr(loop.losses, "cross_entropy", steep)
     with pytest.raises(UserError, match="the weights became inf or nan at step 3") as caught:
-        training.train(config(pictures, save_every=1, **settings), tmp_path)
+        train(small_config(pictures, save_every=1, **settings), tmp_path)
     names = [f"train{index}" for index in batches[2].indices.tolist()]
     assert f"with the images {', '.join(names)}; '{tmp_path}' keeps the state after step 2." in str(caught.value)
-    assert torch.load(tmp_path / "state" / "last.pt", weights_only=True)["iteration"] == 2
-    assert all(value.isfinite().all() for value in everything_kept(tmp_path))
+    assert saved_state(tmp_path)["iteration"] == 2
+    assert_everything_kept_is_finite(tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_gradients_whose_squares_overflow_are_not_kept(pictures, tmp_path, monkeypatch):
     """AdamW divides by the root of their squares: the weights stay finite, and would never move again."""
-    real = training.losses.cross_entropy
+    cross_entropy = loop.losses.cross_entropy
 
     def huge(*arguments):
-        summed, pixels = real(*arguments)
+        summed, pixels = cross_entropy(*arguments)
         return summed * 1e30, pixels
 
-    monkeypatch.setattr(training.losses, "cross_entropy", huge)
-    with pytest.raises(UserError, match="the weights became inf or nan at step 1, .* had no state saved yet"):
-        training.train(config(pictures, optimizer="adamw", save_every=1), tmp_path)
+    monkeypatch.setattr(loop.losses, "cross_entropy", huge)
+    with pytest.raises(UserError, match="the weights became inf or nan at step 1, .* has no saved state yet"):
+        train(small_config(pictures, optimizer="adamw", save_every=1), tmp_path)
     assert not (tmp_path / "state").exists()
-
-
-def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_path):
-    words = command(pictures, tmp_path / "two", "--optimizer", "sgd", "--save-every", "1", "--epochs", "1", workers=0)
-    words[words.index("--lr") + 1] = "3.4e38"
-    result = torchrun(*words[3:], cwd=tmp_path)
-    assert result.returncode != 0
-    told = [line for line in result.stderr.splitlines() if line.startswith("depict: ")]
-    assert "the weights became inf or nan at step 1, with the images" in told[0]
-    assert told[0].count("train") >= 4  # of both processes
-    assert not (tmp_path / "two" / "state").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: setattr(c.data, "name", None), "which data set"),
+        (lambda c: setattr(c.data, "name", None), "no data set: give --data NAME"),
         (lambda c: setattr(c.data, "name", "foldr"), "unknown data set 'foldr'. Did you mean 'folder'"),
-        (lambda c: setattr(c.data, "limit", 999), "--data.limit must be 1 to 10"),
-        (lambda c: setattr(c.train, "epochs", 0), "--epochs must be at least 1, not 0"),
-        (lambda c: setattr(c.train, "lr", -1.0), "--lr must be above 0"),
-        (lambda c: setattr(c.train, "clip", -1.0), "--clip-grad must be above 0"),
-        (lambda c: setattr(c.train, "warmup", -5), "--warmup must be at least 0, not -5"),
-        (lambda c: setattr(c.train, "ema", 2.0), "--ema must be above 0 and at most 1"),
-        (lambda c: setattr(c.data, "workers", -1), "--data.workers must be at least 0"),
-        (lambda c: setattr(c, "seed", -1), "--seed must be at least 0"),
-        (lambda c: setattr(c, "image_size", 0), "image_size must be"),
+        (lambda c: setattr(c.data, "limit", 999), "--data.limit must be at most 10"),
+        (lambda c: setattr(c.train, "lr", 0.0), "--lr must be above 0"),
         (lambda c: setattr(c.train, "cache_features", True), "--cache-features needs --freeze-encoder"),
         (lambda c: setattr(c.train, "cache_crop", 0.5), "--cache-crop needs --cache-features"),
-        (lambda c: setattr(c.train, "cache_crop", 1.5), "--cache-crop must be above 0 and at most 1"),
         (lambda c: setattr(c.train, "device", "tpu"), "--device must be cpu, cuda or mps, not 'tpu'"),
         (lambda c: setattr(c.train, "precision", "fp16"), "fp16 needs a GPU"),
         (lambda c: setattr(c.decoder, "name", "depict_as"), "unknown decoder 'depict_as'"),
         (lambda c: setattr(c.encoder, "pretrained", "missing.pth"), "has no pretrained weights"),
-        (lambda c: setattr(c.data, "factors", (2.0, 0.5)), "--data.scale-range must be two rising numbers"),
+        (lambda c: setattr(c.data, "scale_range", (2.0, 0.5)), "--data.scale-range must be the smallest and"),
     ],
 )
-def test_settings_that_cannot_be_are_told_in_one_line(pictures, tmp_path, change, message):
-    wrong = config(pictures)
+def test_impossible_settings_are_refused_in_one_line(pictures, tmp_path, change, message):
+    wrong = small_config(pictures)
     change(wrong)
     with pytest.raises(UserError, match=message) as caught:
-        training.train(wrong, tmp_path / "run")
+        train(wrong, tmp_path / "run")
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_picture_stops_the_training_before_it_starts(pictures, tmp_path):
-    import shutil
-
-    shutil.copytree(pictures, tmp_path / "copy")
-    (tmp_path / "copy" / "masks" / "train" / "train3.png").write_bytes(b"")
-    result = run(command(tmp_path / "copy", tmp_path / "run"))
-    assert result.returncode == 2
-    assert "train3.png" in result.stderr.splitlines()[-1]
-    assert "Traceback" not in result.stderr
+def test_a_folder_with_other_files_is_not_used(pictures, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="holds other files and no run"):
+        train(small_config(pictures), tmp_path)
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(pictures, tmp_path_factory):
-    """Weights and losses of a run of 40 epochs that nobody disturbed."""
-    out = tmp_path_factory.mktemp("uninterrupted")
-    result = run(command(pictures, out, "--epochs", "40", "--save-every", "2"))
-    assert result.returncode == 0, result.stderr
-    return out
+def fails_in_one_line(words, capsys):
+    """Run a command that must fail with exit code 2; returns the line that it ends with."""
+    assert cli.main(words) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    return printed.splitlines()[-1]
 
 
-def assert_same_weights(first, second):
-    for name in ("last.safetensors", "model.safetensors"):
-        assert (first / name).read_bytes() == (second / name).read_bytes(), name
-    assert losses(first) == losses(second)
+def test_a_second_training_in_the_same_folder_is_refused(pictures, tmp_path, capsys):
+    with lock_run(tmp_path):
+        line = fails_in_one_line(small_command(pictures, tmp_path), capsys)
+    assert line.startswith("depict: another training is running in")
 
 
-def wait_until(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.0005)
+def test_a_file_for_out_is_refused(pictures, tmp_path, capsys):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UserError, match="run' is a file: choose another --out"):
+        train(small_config(pictures), tmp_path / "run")
+    assert f"'{tmp_path / 'run'}' is a file" in fails_in_one_line(small_command(pictures, tmp_path / "run"), capsys)
 
 
-@pytest.mark.parametrize("moment", ["during a save", "early", "late"])
-def test_killed_and_started_again_it_ends_with_the_same_weights(pictures, tmp_path, uninterrupted, moment):
-    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2")
-    chance = random.Random(moment)
-    metrics, state = tmp_path / "metrics.jsonl", tmp_path / "state"
-    for _ in range(2):
-        process = start(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
-        lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
-        if moment == "during a save":
-            wait_until(lambda: state.exists() and any(state.glob(".last.pt*.part*")), process)
-        else:
-            enough = lines + (1 if moment == "early" else 4)
-            wait_until(lambda n=enough: metrics.exists() and len(metrics.read_text().splitlines()) >= n, process)
-            time.sleep(chance.random() * 0.1)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL  # it was still at work
-    result = run(words)
-    assert result.returncode == 0, result.stderr
-    assert_same_weights(tmp_path, uninterrupted)
+def test_a_damaged_picture_stops_the_training_before_it_starts(tmp_path, capsys):
+    root = rectangles(tmp_path / "data")
+    (root / "masks" / "train" / "train3.png").write_bytes(b"")
+    assert "train3.png" in fails_in_one_line(small_command(root, tmp_path / "run"), capsys)
 
 
-def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(pictures, tmp_path, uninterrupted):
-    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2")
-    process = start(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_until(lambda: (tmp_path / "state" / "last.pt").exists(), process)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "the same command goes on" in error.splitlines()[-1]
-    assert "Traceback" not in error
-    result = run(words)
-    assert result.returncode == 0, result.stderr
-    assert_same_weights(tmp_path, uninterrupted)
-
-
-def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, uninterrupted):
-    words = command(pictures, tmp_path, "--epochs", "40", "--save-every", "2", workers=0)
-    process = start(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    state = tmp_path / "state" / "last.pt"
-    wait_until(state.exists, process)
-    process.kill()
-    process.wait()
-    good = state.read_bytes()
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        most = len(good) // 2
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    result = run(words, preexec_fn=limit)
-    assert result.returncode == 2
-    assert "cannot write" in result.stderr.splitlines()[-1]
-    assert "Traceback" not in result.stderr
-    assert state.read_bytes() == good
-    result = run(words)
-    assert result.returncode == 0, result.stderr
-    assert_same_weights(tmp_path, uninterrupted)
-
-
-@pytest.mark.parametrize("more", [[], ["--grad-accum", "2"], ["--batch", "10", "--grad-accum", "4"]], ids=str)
-def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
-    """Ten images in batches of 3: shares are uneven, and in the last step of an epoch one process has none."""
-    words = command(pictures, tmp_path / "two", "--encoder.drop-path", "0", workers=0)[3:]
-    several = torchrun(*words, "--epochs", "3", "--batch", "3", *more, cwd=tmp_path)
-    assert several.returncode == 0, several.stderr[-3000:]
-    alone = command(pictures, tmp_path / "one", "--encoder.drop-path", "0", workers=0)
-    batch = ["--batch", "10"] if "--batch" in more else ["--batch", "3"]
-    one = run([*alone, "--epochs", "3", *batch])
-    assert one.returncode == 0, one.stderr
-    two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
-    assert {line["processes"] for line in two if "processes" in line} == {2}
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
-    scores = [[line["miou"] for line in read_metrics(tmp_path / n) if "miou" in line] for n in ("one", "two")]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-
-
-def test_accelerate_launch_starts_it_unchanged(pictures, tmp_path):
-    """One process: on CPUs Accelerate's own launcher needs MPI for more, torchrun does not."""
-    launcher = ["accelerate.commands.launch", "--cpu", "--num-processes", "1", "--num-machines", "1"]
-    launcher += ["--mixed-precision", "no", "--dynamo-backend", "no"]
-    words = command(pictures, tmp_path / "run", "--epochs", "1", workers=0)[2:]
-    result = run([sys.executable, "-m", *launcher, "-m", *words], cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
-    depict.load(tmp_path / "run")
-
-
-def test_the_command_starts_from_a_configuration_and_flags_go_over_it(pictures, tmp_path):
+def test_flags_override_the_settings_of_a_configuration(pictures, tmp_path):
     (tmp_path / "mine.yaml").write_text("train: {epochs: 1, batch: 5}\ndecoder: {layers: 1, heads: 2, head_dim: 8}\n")
-    words = command(pictures, tmp_path / "run", "--config", str(tmp_path / "mine.yaml"), "--decoder.heads", "3")
-    words = [word for word in words if word not in ("--batch",)]
-    words.remove("4")
-    result = run(words)
-    assert result.returncode == 0, result.stderr
+    words = f"train --out {tmp_path / 'run'} --config {tmp_path / 'mine.yaml'} --decoder.heads 3 --device cpu"
+    words += f" --data folder --root {pictures} --data.workers 0 --image-size 32 --encoder vit_tiny_patch16_224"
+    words += " --encoder.pretrained False --encoder.dim 64 --encoder.depth 1"
+    assert cli.main(words.split()) == 0
     saved = depict.load(tmp_path / "run").config
     assert (saved.train.epochs, saved.train.batch, saved.decoder.heads) == (1, 5, 3)
 
 
-def test_a_wrong_key_in_a_configuration_is_named(tmp_path):
+def test_a_wrong_key_in_a_configuration_is_named(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("decoder: {layer: 1}\n")
-    result = run([sys.executable, "-m", "depict.cli", "train", "--out", "x", "--config", str(tmp_path / "mine.yaml")])
-    assert result.returncode == 2
-    assert "'layer'. Did you mean 'layers'?" in result.stderr
-    assert not Path("x").exists()
+    out = tmp_path / "run"
+    line = fails_in_one_line(["train", "--out", str(out), "--config", str(tmp_path / "mine.yaml")], capsys)
+    assert "'layer'. Did you mean 'layers'?" in line
+    assert not out.exists()
 
 
-def test_numbers_too_small_to_be_normal_count_as_zero_while_a_training_runs(pictures, tmp_path, monkeypatch):
+def test_denormals_count_as_zero_while_a_training_runs(pictures, tmp_path, monkeypatch):
     def product():
         return float(torch.tensor([1e-30]) * torch.tensor([1e-10]))
 
     seen = []
-    step = training._Trainer._step
-    monkeypatch.setattr(training._Trainer, "_step", lambda *arguments: seen.append(product()) or step(*arguments))
-    training.train(config(pictures, epochs=1), tmp_path / "run")
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda *arguments: seen.append(product()) or step(*arguments))
+    train(small_config(pictures, epochs=1), tmp_path)
     assert seen
     assert set(seen) == {0.0}
     assert product() > 0
+
+
+class Killed(BaseException):
+    """Ends a training at once, as a signal that cannot be caught would."""
+
+
+def resumable(pictures):
+    """Everything that has a state: drop-path, a moving average, and saves that fall between epochs."""
+    return small_config(pictures, epochs=3, drop_path=0.2, ema=0.9, save_every=2, validate_every=1)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pictures, tmp_path_factory):
+    """The run of `resumable` without an interruption."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("depict.training.log.LOG_EVERY", 1)
+        train(resumable(pictures), out)
+    return out
+
+
+def at_step(monkeypatch, number, act):
+    """Call `act` before the step of this number, counted from 1 over the whole training."""
+    step = Trainer._step
+
+    def watched(trainer, *arguments):
+        if trainer.progress.iteration + 1 == number:
+            act()
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 9])
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(
+    pictures, tmp_path, monkeypatch, uninterrupted, number
+):
+    def kill():
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        at_step(patch, number, kill)
+        train(resumable(pictures), tmp_path)
+    train(resumable(pictures), tmp_path)
+    assert_same_run(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_everything_and_the_training_resumes(pictures, tmp_path, monkeypatch, uninterrupted, name):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InterruptedTraining, match="stopped after step 5 of 9; the same command resumes"),
+    ):
+        at_step(patch, 5, lambda: signal.raise_signal(name))
+        train(resumable(pictures), tmp_path)
+    assert saved_state(tmp_path)["iteration"] == 5
+    train(resumable(pictures), tmp_path)
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, monkeypatch, uninterrupted):
+    save, saves = torch.save, []
+
+    def full(values, file):
+        saves.append(values["iteration"])
+        if len(saves) == 2:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(values, file)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"cannot write '.*last.pt': No space left"):
+        patch.setattr(runs.torch, "save", full)
+        train(resumable(pictures), tmp_path)
+    assert saves == [2, 4]
+    assert saved_state(tmp_path)["iteration"] == 2
+    train(resumable(pictures), tmp_path)
+    assert_same_run(tmp_path, uninterrupted)

@@ -1,0 +1,142 @@
+"""Trainings in processes of their own: killed, interrupted, on a full disk, two at once, started by launchers."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import depict
+from depict.runs import read_metrics
+from support.several_processes import torchrun
+from support.trainings import assert_same_run, losses, saved_state, scores, small_command
+
+pytestmark = pytest.mark.slow
+
+# Sums are rounded in another order with another number of threads: bit for bit means with the same number.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+# Runs `depict` with the arguments, and ends itself by a signal before or during step NUMBER of the training.
+ENDS_ITSELF = """
+import os, signal, sys
+import torch
+from depict import cli
+from depict.training.loop import Trainer
+
+moment, number, name = sys.argv[1], int(sys.argv[2]), getattr(signal, sys.argv[3])
+step, save = Trainer._step, torch.save
+iteration = 0
+
+def watched(trainer, *arguments):
+    global iteration
+    iteration = trainer.progress.iteration + 1
+    if moment == "step" and iteration == number:
+        os.kill(os.getpid(), name)
+    return step(trainer, *arguments)
+
+def half(values, file):
+    if moment == "save" and iteration >= number:
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), name)
+    save(values, file)
+
+Trainer._step, torch.save = watched, half
+sys.exit(cli.main(sys.argv[4:]))
+"""
+
+
+def run(*words, **options):
+    """Run Python with these words."""
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=300, env=ENVIRONMENT, **options
+    )
+
+
+def long_command(pictures, out):
+    """The arguments of `depict` for twelve steps with saves between epochs."""
+    return small_command(pictures, out, "--epochs", "4", "--save-every", "2", workers=2)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pictures, tmp_path_factory):
+    """A run of `long_command` that nothing interrupted."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+    result = run("-m", "depict.cli", *long_command(pictures, out))
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def assert_resumes(pictures, out, uninterrupted):
+    result = run("-m", "depict.cli", *long_command(pictures, out))
+    assert result.returncode == 0, result.stderr
+    assert_same_run(out, uninterrupted)
+
+
+@pytest.mark.parametrize("moments", [[("step", 2), ("step", 8)], [("save", 1), ("save", 6)]], ids=["steps", "saves"])
+def test_killed_twice_it_resumes_and_ends_with_the_same_weights(pictures, tmp_path, uninterrupted, moments):
+    for moment, number in moments:
+        result = run("-c", ENDS_ITSELF, moment, str(number), "SIGKILL", *long_command(pictures, tmp_path))
+        assert result.returncode == -signal.SIGKILL
+    assert_resumes(pictures, tmp_path, uninterrupted)
+
+
+def test_ctrl_c_saves_everything_and_the_same_command_resumes(pictures, tmp_path, uninterrupted):
+    result = run("-c", ENDS_ITSELF, "step", "5", "SIGINT", *long_command(pictures, tmp_path))
+    assert result.returncode == 130
+    assert result.stderr.splitlines()[-1] == "depict: stopped after step 5 of 12; the same command resumes."
+    assert "Traceback" not in result.stderr
+    assert saved_state(tmp_path)["iteration"] == 5
+    assert_resumes(pictures, tmp_path, uninterrupted)
+
+
+def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, uninterrupted):
+    run("-c", ENDS_ITSELF, "step", "4", "SIGKILL", *long_command(pictures, tmp_path))
+    good = (tmp_path / "state" / "last.pt").read_bytes()
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(good) // 2, len(good) // 2))
+
+    result = run("-m", "depict.cli", *long_command(pictures, tmp_path), preexec_fn=limit)
+    assert result.returncode == 2
+    assert "cannot write" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "state" / "last.pt").read_bytes() == good
+    assert_resumes(pictures, tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize("more", [[], ["--grad-accum", "2"], ["--batch", "10", "--grad-accum", "4"]], ids=str)
+def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
+    """Ten images in batches of 3: shares are uneven, and in the last step of an epoch one process has none."""
+    settings = ["--encoder.drop-path", "0", "--epochs", "3", "--batch", "3"]
+    several = torchrun(*small_command(pictures, tmp_path / "two", *settings, *more), cwd=tmp_path)
+    assert several.returncode == 0, several.stderr[-3000:]
+    alone = [*settings, *more[:2]] if "--batch" in more else settings
+    one = run("-m", "depict.cli", *small_command(pictures, tmp_path / "one", *alone))
+    assert one.returncode == 0, one.stderr
+    assert {line["processes"] for line in read_metrics(tmp_path / "two")} == {2}
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert scores(tmp_path / "two") == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
+
+
+def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_path):
+    words = small_command(pictures, tmp_path / "two", "--optimizer", "sgd", "--save-every", "1", "--lr", "3.4e38")
+    result = torchrun(*words, cwd=tmp_path)
+    assert result.returncode != 0
+    reported = [line for line in result.stderr.splitlines() if line.startswith("depict: ")]
+    assert "the weights became inf or nan at step 1, with the images" in reported[0]
+    assert reported[0].count("train") >= 4  # of both processes
+    assert not (tmp_path / "two" / "state").exists()
+
+
+def test_accelerate_launch_starts_it_unchanged(pictures, tmp_path):
+    """One process: on CPUs Accelerate's own launcher needs MPI for more, torchrun does not."""
+    launcher = ["accelerate.commands.launch", "--cpu", "--num-processes", "1", "--num-machines", "1"]
+    launcher += ["--mixed-precision", "no", "--dynamo-backend", "no"]
+    words = small_command(pictures, tmp_path / "run", "--epochs", "1")
+    result = run("-m", *launcher, "-m", "depict.cli", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    depict.load(tmp_path / "run")
