@@ -28,12 +28,12 @@ def samples(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def train() -> tuple[np.ndarray, np.ndarray]:
-    return samples("train", 120)
+    return samples("train", 60)
 
 
 @pytest.fixture(scope="module")
 def val() -> tuple[np.ndarray, np.ndarray]:
-    return samples("val", 40)
+    return samples("val", 20)
 
 
 @given(

@@ -45,7 +45,7 @@ GOOD = {"top/a.txt": b"a", "top/deep/b.txt": b"b", "other/c.txt": b"c"}
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_the_wanted_folder_arrives_in_its_place_and_nothing_else(make, tmp_path):
+def test_only_the_wanted_folder_is_unpacked(make, tmp_path):
     archive = make(tmp_path / "archive", GOOD)
     root = tmp_path / "root"
     root.mkdir()
@@ -58,12 +58,15 @@ def test_a_compressed_tar_is_read_too(tmp_path):
     assert (tmp_path / "there/a.txt").read_bytes() == b"a"
 
 
-def test_a_pattern_stands_for_a_folder_whose_name_varies(tmp_path):
+def test_a_pattern_matches_a_folder_whose_name_varies(tmp_path):
     unpack(zipped(tmp_path / "a.zip", {"name-1234/Data/x": b"x"}), tmp_path, {"name-*/Data": "Data"})
     assert (tmp_path / "Data/x").read_bytes() == b"x"
+    several = zipped(tmp_path / "b.zip", {"name-1/Data/x": b"x", "name-2/Data/x": b"x"})
+    with pytest.raises(UserError, match=r"holds several folders 'name-\*/Data'"):
+        unpack(several, tmp_path, {"name-*/Data": "Other"})
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path):
+def test_an_existing_folder_is_kept(tmp_path):
     archive = zipped(tmp_path / "a.zip", {"one/x": b"new", "two/y": b"new"})
     (tmp_path / "one").mkdir()
     (tmp_path / "one/x").write_bytes(b"old")
@@ -131,7 +134,7 @@ def test_too_many_files_and_too_many_bytes_are_refused(tmp_path):
     unpack(archive, tmp_path, FOLDERS, Limits(entries=10, size=50))
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     archive = zipped(tmp_path / "a.zip", GOOD)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
     with pytest.raises(UserError, match=r"unpacking 'a.zip' needs .* choose another --root"):
@@ -144,7 +147,7 @@ def test_another_archive_than_expected_is_named(tmp_path):
         unpack(zipped(tmp_path / "a.zip", {"else/x": b""}), tmp_path, FOLDERS)
 
 
-def test_what_is_no_archive_is_named(tmp_path):
+def test_a_file_that_is_not_an_archive_is_named(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"<html>please log in</html>")
     with pytest.raises(UserError, match=r"'.*a\.zip' is neither a zip nor a tar file"):
         unpack(tmp_path / "a.zip", tmp_path, FOLDERS)
@@ -160,7 +163,7 @@ def test_a_damaged_archive_leaves_nothing_behind(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.zip"]
 
 
-def test_a_cut_archive_is_told_as_damaged(tmp_path):
+def test_a_truncated_archive_is_reported_as_damaged(tmp_path):
     archive = tarred(tmp_path / "a.tar", {"top/x": bytes(100_000)})
     archive.write_bytes(archive.read_bytes()[:60_000])
     with pytest.raises(UserError, match=r"'.*a\.tar' is damaged"):
@@ -168,7 +171,7 @@ def test_a_cut_archive_is_told_as_damaged(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.tar"]
 
 
-def test_the_remains_of_a_killed_unpacking_are_cleared_away(tmp_path):
+def test_leftovers_of_a_killed_run_are_removed(tmp_path):
     archive = zipped(tmp_path / "a.zip", GOOD)
     remains = tmp_path / ".a.zip.unpacking" / "top"
     remains.mkdir(parents=True)

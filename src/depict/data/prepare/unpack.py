@@ -1,4 +1,8 @@
-"""Unpacking an archive that a stranger made: only plain files, only below the target, only as much as is sane."""
+"""Unpacking untrusted archives: only regular files, only below the target folder, only up to a sane size.
+
+zipfile and tarfile (with its "data" filter) write the files. The checks before that are ours, because the libraries
+rewrite unsafe names instead of refusing the archive, let links through, and have no limit on sizes.
+"""
 
 from __future__ import annotations
 
@@ -14,57 +18,59 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from depict.data.prepare.download import MAKE_ROOM
-from depict.errors import UserError
+from depict.errors import UserError, one_line
 from depict.io.files import need_space
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold. The largest that we know (Cityscapes) has 12 GB in 20 000 files."""
+    """What an archive may contain. The largest known one (Cityscapes) has 12 GB in 20,000 files."""
 
     entries: int = 500_000
     size: int = 100 << 30
     ratio: int = 100
-    """Unpacked over packed size, of archives that unpack to more than `small`."""
+    """Unpacked size over packed size, for archives that unpack to more than `small`."""
     small: int = 32 << 20
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A member of an archive: `plain` says that it is an ordinary file, `open` gives its bytes."""
+    """A member of an archive; `extract` writes it below a folder, under its full name."""
 
     name: str
     size: int
-    folder: bool
-    plain: bool
-    open: Callable[[], IO[bytes]]
+    is_folder: bool
+    is_file: bool
+    extract: Callable[[Path], object]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return PurePosixPath(self.name).parts
 
 
 def unpack(archive: Path, root: Path, folders: Mapping[str, str], limits: Limits = Limits()) -> None:  # noqa: B008
-    """Unpack some folders of a zip or tar file: {path inside, where each part may be a pattern: path below `root`}.
+    """Unpack folders of a zip or tar file: {path in the archive, where each part may be a pattern: path in `root`}.
 
-    Everything is first unpacked beside its place and then renamed, so that a folder that exists is whole; folders
-    that exist already are left alone. An archive with anything unsafe in it is refused before a file is written.
+    Everything is unpacked into a temporary folder and then renamed, so that a folder that exists is complete; existing
+    folders are kept. An archive with anything unsafe in it is refused before a file is written.
     """
-    wanted = {inside: root / place for inside, place in folders.items() if not (root / place).exists()}
+    missing = {inside: root / target for inside, target in folders.items() if not (root / target).exists()}
     work = root / f".{archive.name}.unpacking"
     try:
         with _opened(archive) as entries:
-            chosen = _inspect(archive, entries(), list(wanted), limits)
-            for inside in wanted:
-                if not any(pattern == inside for _, pattern, _ in chosen):
-                    raise UserError(f"'{archive}' holds no folder '{inside}': it is not the archive that was expected.")
-            need_space(root, sum(entry.size for entry, _, _ in chosen), f"unpacking '{archive.name}'", MAKE_ROOM)
+            chosen = _choose(archive, entries, list(missing), limits)
+            files = [entry for group in chosen.values() for entry in group]
+            need_space(root, sum(entry.size for entry in files), f"unpacking '{archive.name}'", MAKE_ROOM)
             shutil.rmtree(work, ignore_errors=True)
-            _write(archive, work, chosen)
-        for inside, place in wanted.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            (work / _flat(inside)).rename(place)
+            _extract(archive, work, files)
+        for inside, target in missing.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            depth = len(PurePosixPath(inside).parts)
+            work.joinpath(*chosen[inside][0].parts[:depth]).rename(target)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
-        raise UserError(f"'{archive}' is damaged ({' '.join(str(error).split())}): remove it and run again.") from error
+        raise UserError(f"'{archive}' is damaged ({one_line(error)}): remove it and run again.") from error
     except OSError as error:
         raise UserError(f"cannot unpack '{archive}': {error.strerror or error}.") from error
     finally:
@@ -72,15 +78,15 @@ def unpack(archive: Path, root: Path, folders: Mapping[str, str], limits: Limits
 
 
 @contextlib.contextmanager
-def _opened(archive: Path) -> Iterator[Callable[[], Iterator[_Entry]]]:
-    with archive.open("rb") as file:  # zipfile.is_zipfile would also take a tar that ends with a zip
+def _opened(archive: Path) -> Iterator[Iterator[_Entry]]:
+    with archive.open("rb") as file:  # zipfile.is_zipfile would also accept a tar that ends with a zip
         is_zip = file.read(2) == b"PK"
     if is_zip:
         with zipfile.ZipFile(archive) as packed:
-            yield lambda: _zip_entries(archive, packed)
+            yield _zip_entries(archive, packed)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed_tar:
-            yield lambda: _tar_entries(packed_tar)
+            yield _tar_entries(packed_tar)
     else:
         raise UserError(f"'{archive}' is neither a zip nor a tar file: remove it and run again.")
 
@@ -89,67 +95,57 @@ def _zip_entries(archive: Path, packed: zipfile.ZipFile) -> Iterator[_Entry]:
     for info in packed.infolist():
         if info.flag_bits & 1:
             raise UserError(f"'{archive}' is encrypted: unpack it yourself.")
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        plain = not info.is_dir() and kind in (0, stat.S_IFREG)
-        yield _Entry(info.orig_filename, info.file_size, info.is_dir(), plain, partial(packed.open, info))
+        file_type = stat.S_IFMT(info.external_attr >> 16)
+        is_file = not info.is_dir() and file_type in (0, stat.S_IFREG)
+        yield _Entry(info.orig_filename, info.file_size, info.is_dir(), is_file, partial(packed.extract, info))
 
 
 def _tar_entries(packed: tarfile.TarFile) -> Iterator[_Entry]:
-    def opener(info: tarfile.TarInfo) -> IO[bytes]:
-        file = packed.extractfile(info)
-        assert file is not None  # only asked of regular files
-        return file
-
     for info in packed:
-        yield _Entry(info.name, info.size, info.isdir(), info.isreg(), partial(opener, info))
+        extract = partial(packed.extract, info, filter="data")
+        yield _Entry(info.name, info.size, info.isdir(), info.isreg(), extract)
 
 
-def _inspect(
-    archive: Path, entries: Iterator[_Entry], wanted: list[str], limits: Limits
-) -> list[tuple[_Entry, str, PurePosixPath]]:
-    """The files to write, each with the wanted folder it is in and its path below that; refuses what is unsafe."""
+def _choose(archive: Path, entries: Iterator[_Entry], wanted: list[str], limits: Limits) -> dict[str, list[_Entry]]:
+    """The files in each wanted folder; refuses an archive with unsafe entries, or without one of the folders."""
+    chosen: dict[str, list[_Entry]] = {inside: [] for inside in wanted}
     refused = f"'{archive}' is refused:"
-    total, chosen, packed_size = 0, [], archive.stat().st_size
+    total, packed_size = 0, archive.stat().st_size
     for count, entry in enumerate(entries, 1):
         total += entry.size
         if count > limits.entries or total > limits.size:
             raise UserError(f"{refused} it holds more than {limits.entries} files or {limits.size / 1e9:.0f} GB.")
         if total > limits.small and total > limits.ratio * packed_size:
             raise UserError(f"{refused} it unpacks to more than {limits.ratio} times its size, like a zip bomb.")
-        path = PurePosixPath(entry.name)
-        if not entry.name or path.is_absolute() or ".." in path.parts or re.search(r"[\\\x00]|^[A-Za-z]:", entry.name):
+        absolute = entry.name.startswith("/") or re.match("[A-Za-z]:", entry.name)
+        if not entry.name or absolute or ".." in entry.parts or re.search(r"[\\\x00]", entry.name):
             raise UserError(f"{refused} its entry {entry.name[:80]!r} would be written outside the folder.")
-        if entry.folder:
+        if entry.is_folder:
             continue
-        for inside in wanted:
-            if (below := _below(path, inside)) is not None:
-                if not entry.plain:
+        for inside, files in chosen.items():
+            if _is_below(entry.parts, inside):
+                if not entry.is_file:
                     raise UserError(f"{refused} its entry {entry.name[:80]!r} is a link or a device, not a file.")
-                chosen.append((entry, inside, below))
+                files.append(entry)
+    for inside, files in chosen.items():
+        depth = len(PurePosixPath(inside).parts)
+        if len({entry.parts[:depth] for entry in files}) != 1:
+            number = "several folders" if files else "no folder"
+            raise UserError(f"'{archive}' holds {number} '{inside}': it is not the expected archive.")
     return chosen
 
 
-def _below(path: PurePosixPath, inside: str) -> PurePosixPath | None:
-    """The path relative to the folder `inside`, if it lies in it."""
+def _is_below(parts: tuple[str, ...], inside: str) -> bool:
+    """Whether a path is in a folder given by a pattern for each part."""
     patterns = PurePosixPath(inside).parts
-    if len(path.parts) <= len(patterns) or not all(map(fnmatchcase, path.parts, patterns)):
-        return None
-    return PurePosixPath(*path.parts[len(patterns) :])
+    return len(parts) > len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
-def _write(archive: Path, work: Path, chosen: list[tuple[_Entry, str, PurePosixPath]]) -> None:
+def _extract(archive: Path, work: Path, files: list[_Entry]) -> None:
     from tqdm import tqdm
 
-    bar = tqdm(total=sum(e.size for e, _, _ in chosen), unit="B", unit_scale=True, desc=f"unpacking {archive.name}")
-    with bar:
-        for entry, inside, below in chosen:
-            place = work / _flat(inside) / below
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with entry.open() as source, place.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+    size = sum(entry.size for entry in files)
+    with tqdm(total=size, unit="B", unit_scale=True, desc=f"unpacking {archive.name}") as bar:
+        for entry in files:
+            entry.extract(work)
             bar.update(entry.size)
-
-
-def _flat(inside: str) -> str:
-    """One folder name for each wanted folder."""
-    return inside.replace("/", "+").replace("*", "any")
