@@ -1,4 +1,4 @@
-"""`depict study` as a user meets it: planned, run, killed, run again, redrawn."""
+"""`depict study` from the command line: planned, run, killed, resumed, redrawn."""
 
 import os
 import signal
@@ -6,28 +6,16 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from depict.cli import main
+from support.layouts import rectangles
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Four training pictures and one for validation, half bright and half dark, 32 x 32."""
-    root = tmp_path_factory.mktemp("pictures")
-    for split, count in (("train", 4), ("val", 1)):
-        for part in ("images", "masks"):
-            (root / part / split).mkdir(parents=True)
-        for index in range(count):
-            labels = np.zeros((32, 32), np.uint8)
-            labels[: 8 * (index + 1)] = 1
-            Image.fromarray(np.repeat(labels[..., None] * 200, 3, 2)).save(
-                root / "images" / split / f"{split}{index}.png"
-            )
-            Image.fromarray(labels).save(root / "masks" / split / f"{split}{index}.png")
-    return root
+    """Four training pictures and one for validation."""
+    return rectangles(tmp_path_factory.mktemp("pictures"), train=4, val=1, size=(32, 32))
 
 
 def words(root, out, *more, study="decoders", epochs=1):
@@ -52,18 +40,19 @@ def wait_for(path, process):
         time.sleep(0.02)
 
 
-def test_a_dry_run_tells_every_cell_and_writes_nothing(pictures, tmp_path, capsys):
+def test_a_dry_run_lists_every_cell_and_writes_nothing(pictures, tmp_path, capsys):
     out = tmp_path / "study"
     assert main(words(pictures, out, "--decoders", "linear", "depict_sa", "--seeds", "0", "1", "--dry-run")) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].split() == ["cell", "decoder", "seed", "images", "epochs", "steps", "time", "left"]
-    assert [line.split()[:6] for line in told[1:5]] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["cell", "decoder", "seed", "images", "epochs", "steps", "time", "left"]
+    assert [line.split()[:6] for line in lines[1:5]] == [
         [f"{name}_seed{seed}", name, str(seed), "4", "1", "1"] for name in ("linear", "depict_sa") for seed in (0, 1)
     ]
-    assert told[6].startswith("4 of 4 cells to do, about ")
+    assert lines[6].startswith("4 of 4 cells to do, about ")
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_study_does_what_is_missing_when_it_is_called_again(pictures, tmp_path, capsys):
     out = tmp_path / "study"
     more = ["--decoders", "linear", "depict_sa,epochs=60"]
@@ -83,6 +72,7 @@ def test_a_killed_study_does_what_is_missing_when_it_is_called_again(pictures, t
     assert all(path.read_bytes() == content for path, content in first.items())
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_everything_and_ends_with_130(pictures, tmp_path):
     process = start(words(pictures, tmp_path / "study", "--decoders", "linear", epochs=100_000))
     try:
@@ -92,7 +82,7 @@ def test_ctrl_c_keeps_everything_and_ends_with_130(pictures, tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error.strip().splitlines()[-1].endswith("the same command goes on.")
+    assert error.strip().splitlines()[-1].endswith("the same command resumes.")
     assert "Traceback" not in error
 
 
@@ -109,7 +99,7 @@ def test_results_are_redrawn_by_one_command(pictures, tmp_path, capsys):
     assert sorted(path.name for path in out.glob("results.*")) == [f"results.{k}" for k in ("json", "md", "png", "svg")]
 
 
-def test_a_configuration_file_gives_the_settings_and_flags_go_over_it(pictures, tmp_path, capsys):
+def test_a_configuration_file_gives_the_settings_and_flags_override_it(pictures, tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("train: {epochs: 7, batch: 2}\n")
     flags = words(
         pictures, tmp_path / "study", "--decoders", "linear", "--dry-run", "--config", f"{tmp_path}/mine.yaml"
@@ -124,7 +114,7 @@ def test_a_configuration_file_gives_the_settings_and_flags_go_over_it(pictures, 
     [
         (["--redraw"], "depict: no study 'decoders' to redraw in"),
         (["--decoders", "linaer"], "depict: unknown decoder 'linaer'. Did you mean 'linear'?"),
-        (["--data.limit", "9"], "depict: --data.limit must be 1 to 4, the number of training images, not 9."),
+        (["--data.limit", "9"], "depict: --data.limit must be at most 4, the training images, not 9."),
         (["--decoders", "linear,batch=0"], "depict: --batch must be at least 1, not 0."),
     ],
 )
@@ -138,4 +128,4 @@ def test_mistakes_end_with_one_line_and_code_2(pictures, tmp_path, capsys, more,
 
 def test_a_study_needs_data(tmp_path, capsys):
     assert main(["study", "ablation", "--out", str(tmp_path / "study")]) == 2
-    assert capsys.readouterr().err.startswith("depict: which data set? Give --data NAME and --root DIR")
+    assert capsys.readouterr().err.startswith("depict: no data set: give --data NAME and --root DIR")
