@@ -27,7 +27,7 @@ def main(
 
     Examples:
         depict check --data folder --root photos
-        depict check --data ade20k --root datasets --json report.json --show samples.png
+        depict check --data ade20k --root datasets --show samples.png
 
     Args:
         data: Data set: scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.

@@ -30,7 +30,8 @@ def run(arguments: list[str]) -> int:
 
         Examples:
             depict train --out RUN --data folder --root DIR
-            depict train --out RUN --data folder --root DIR --freeze-encoder --cache-features
+            depict train --out RUN --data folder --root DIR --freeze-encoder \\
+                --cache-features
             depict train --out RUN --config ade20k/depict_sa_vit_s --root DIR
             torchrun --nproc-per-node 2 -m depict.cli train --out RUN ...
 
