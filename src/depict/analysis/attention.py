@@ -1,7 +1,7 @@
-"""Where the attention of a layer and a head looks, for one patch, one class, or the encoder's class token.
+"""Attention maps of a layer and a head, with a patch, a class or the encoder's class token as the query.
 
-Decoder layers are the steps of its unrolled pass that attend: MSSA, MSCA or MHSA. Encoder layers are timm's blocks,
-whose attention is read off by a hook on its dropout, which sees it after the softmax on the unfused path.
+Decoder layers are the attention steps of its unrolled pass: MSSA, MSCA or MHSA. Encoder layers are timm's blocks: on
+the unfused path, a hook on the attention dropout sees the output of the softmax.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from depict.errors import UserError, unknown
@@ -21,14 +20,14 @@ from depict.inference.sliding import Layout
 from depict.inference.torch_backend import eval_mode
 from depict.io.images import to_rgb
 from depict.model import SegmentationModel
-from depict.viz.overlays import INK, PAPER
 
 if TYPE_CHECKING:
     from depict.io.images import Picture
 
-MOST_PATCHES = 4096
-"""Images with more are scaled down: attention is quadratic in the number of patches."""
-TILE, GAP, CAPTION = 320, 8, 22
+MAX_PATCHES = 4096
+"""Larger images are scaled down: attention is quadratic in the number of patches."""
+LayerAttention = tuple[int, str, Tensor]
+"""Layer from 1, operator, and attention (heads, N) of the query to all patches."""
 
 
 @dataclass
@@ -43,13 +42,12 @@ class AttentionMap:
     """mssa, msca or mhsa; block for the encoder's."""
     query: str
     values: np.ndarray
-    """float32 (h, w) on the grid of patches. What goes to class or register tokens is left out, so the sum may be
-    below 1."""
+    """float32 (h, w) on the patch grid. Attention to class and register tokens is left out: the sum may be below 1."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """The image as the network sees it, and which patch a pixel of the original lies in."""
+    """An image with the size at which the network sees it."""
 
     image: np.ndarray
     layout: Layout
@@ -62,11 +60,11 @@ class _View:
 
     @property
     def cells(self) -> tuple[float, float]:
-        """Rows and columns of patches that the image covers; padding covers the rest of the grid."""
+        """Rows and columns of patches that the image covers; the rest of the grid is padding."""
         return self.layout.cells(self.patch)
 
     def patch_at(self, x: int, y: int, height: int, width: int) -> int:
-        """Index of the patch over the pixel (x, y) of an image of height x width."""
+        """Index of the patch that covers the pixel (x, y) of an image of height x width."""
         row = int((y + 0.5) / height * self.cells[0])
         column = int((x + 0.5) / width * self.cells[1])
         return row * self.grid[1] + column
@@ -79,39 +77,41 @@ def attention_maps(
     part: str = "decoder",
     layer: int | None = None,
     head: int | None = None,
-    name: str | None = None,
+    class_name: str | None = None,
     at: tuple[int, int] | None = None,
 ) -> tuple[list[AttentionMap], tuple[float, float]]:
-    """The maps of a layer and a head (from 1; None: of all), and how many rows and columns of patches the image covers.
+    """Return the maps of a layer and a head, and how many rows and columns of patches the image covers.
 
-    The query is the class `name` or the patch over the pixel `at` (x, y); for the encoder by default its class token.
+    Layers and heads count from 1; None means all. The query is the class `class_name` or the patch at the pixel `at`
+    (x, y); without both it is the class token of the encoder.
     """
     image = to_rgb(picture)
-    if name is not None and at is not None:
-        raise UserError("give a class or a place, not both.")
-    if name is not None and name not in model.classes:
-        raise unknown("class", name, model.classes)
     height, width = image.shape[:2]
+    if class_name is not None and at is not None:
+        raise UserError("give a class or a position, not both.")
+    if class_name is not None and class_name not in model.classes:
+        raise unknown("class", class_name, model.classes)
     if at is not None and not (0 <= at[0] < width and 0 <= at[1] < height):
-        raise UserError(f"the place {at[0]},{at[1]} (x, y) is outside the image of {width} x {height} pixels.")
+        raise UserError(f"the position {at[0]},{at[1]} (x, y) is outside the image of {width} x {height} pixels.")
     view = _view(model, image)
-    patch = None if at is None else view.patch_at(*at, height, width)
-    query = f"class {name}" if name is not None else "class token" if at is None else f"patch at {at[0]},{at[1]}"
-    rows = _encoder_rows if part == "encoder" else _decoder_rows
+    patch, query = None, "class token" if class_name is None else f"class {class_name}"
+    if at is not None:
+        patch, query = view.patch_at(*at, height, width), f"patch at {at[0]},{at[1]}"
+    layer_attention = _encoder_attention if part == "encoder" else _decoder_attention
     with eval_mode(model):
-        found = rows(model, view, layer, name, patch)
+        layers = layer_attention(model, view, layer, class_name, patch)
     maps = []
-    for number, operator, attention in found:
-        for index in _chosen("head", head, len(attention)):
+    for number, operator, attention in layers:
+        for index in _selected("head", head, len(attention)):
             values = attention[index].reshape(view.grid).float().cpu().numpy()
             maps.append(AttentionMap(number, index + 1, operator, query, values))
     return maps, view.cells
 
 
 def _view(model: SegmentationModel, image: np.ndarray) -> _View:
-    """The size of the protocol, or as much smaller as makes `MOST_PATCHES`."""
-    layout = model.sliding_window().layout(image.shape[0], image.shape[1])
-    while math.prod((view := _View(image, layout, model.patch_size)).grid) > MOST_PATCHES:
+    """The image at the model's own size, or smaller if that has more than `MAX_PATCHES` patches."""
+    layout = model.layout(image.shape[0], image.shape[1])
+    while math.prod((view := _View(image, layout, model.patch_size)).grid) > MAX_PATCHES:
         height, width = (max(1, int(0.95 * length)) for length in layout.size)
         layout = layout._replace(resized=(height, width), size=(height, width))
     return view
@@ -121,114 +121,68 @@ def _tokens(model: SegmentationModel, view: _View) -> tuple[Tensor, tuple[int, i
     return model.tokens(model.network_input(view.image, view.layout)[None])
 
 
-def _decoder_rows(
-    model: SegmentationModel, view: _View, layer: int | None, name: str | None, patch: int | None
-) -> list[tuple[int, str, Tensor]]:
-    """(layer, operator, attention (heads, N)) of the chosen layers."""
-    if name is None and patch is None:
-        raise UserError("which attention of the decoder? Give --class NAME or --at X,Y, or --part encoder.")
+def _decoder_attention(
+    model: SegmentationModel, view: _View, layer: int | None, class_name: str | None, patch: int | None
+) -> list[LayerAttention]:
+    if class_name is None and patch is None:
+        raise UserError("the decoder needs a query: give --class NAME or --at X,Y, or --part encoder.")
     trace = model.decoder.unroll(*_tokens(model, view), attention=True)
     steps = [step for step in trace.steps if step.attention is not None]
     if not steps:
         raise UserError(f"the decoder '{model.config.decoder.name}' has no attention; try --part encoder.")
-    patches = view.grid[0] * view.grid[1]
-    rows = []
-    for index in _chosen("layer", layer, len(steps)):
+    patches = math.prod(view.grid)
+    found = []
+    for index in _selected("layer", layer, len(steps)):
         step = steps[index]
         assert step.attention is not None
         attention = step.attention[0]
-        crossing = step.operator == "msca"  # its queries are the classes, its keys the patches
-        row = patch if name is None else model.classes.index(name) + (0 if crossing else patches)
-        if (name is None and crossing) or row is None or row >= attention.shape[1]:
+        cross = step.operator == "msca"  # its queries are the classes, its keys the patches
+        row = patch if class_name is None else model.classes.index(class_name) + (0 if cross else patches)
+        if (class_name is None and cross) or row is None or row >= attention.shape[1]:
             if layer is None:
                 continue
-            asks, way = ("classes", "--class NAME") if crossing else ("patches", "--at X,Y")
-            raise UserError(f"layer {layer} of the decoder ({step.operator}) is asked by {asks} only: give {way}.")
-        rows.append((index + 1, step.operator, attention[:, row, :patches]))
-    return rows
+            queries, flag = ("class", "--class NAME") if cross else ("patch", "--at X,Y")
+            raise UserError(f"layer {layer} of the decoder ({step.operator}) has {queries} queries only: give {flag}.")
+        found.append((index + 1, step.operator, attention[:, row, :patches]))
+    return found
 
 
-def _encoder_rows(
-    model: SegmentationModel, view: _View, layer: int | None, name: str | None, patch: int | None
-) -> list[tuple[int, str, Tensor]]:
-    if name is not None:
-        raise UserError("the encoder knows no classes: give --at X,Y, or --part decoder.")
+def _encoder_attention(
+    model: SegmentationModel, view: _View, layer: int | None, class_name: str | None, patch: int | None
+) -> list[LayerAttention]:
+    if class_name is not None:
+        raise UserError("the encoder has no class queries: give --at X,Y, or --part decoder.")
     vit = model.encoder.vit
     prefix = vit.num_prefix_tokens
     if patch is None and not prefix:
         raise UserError(f"the encoder '{model.encoder.name}' has no class token: give --at X,Y.")
     row = 0 if patch is None else prefix + patch
-    chosen = _chosen("layer", layer, len(vit.blocks))
-    rows: list[tuple[int, str, Tensor]] = []
+    modules = {index: vit.blocks[index].attn for index in _selected("layer", layer, len(vit.blocks))}
+    if not all(hasattr(module, "attn_drop") and hasattr(module, "fused_attn") for module in modules.values()):
+        raise UserError(f"the attention of the encoder '{model.encoder.name}' cannot be read; try --part decoder.")
+    found: list[LayerAttention] = []
 
     def keep(index: int) -> Callable[[Any, tuple[Tensor, ...], Tensor], None]:
-        return lambda _module, inputs, _output: rows.append((index + 1, "block", inputs[0][0, :, row, prefix:]))
+        return lambda _module, inputs, _output: found.append((index + 1, "block", inputs[0][0, :, row, prefix:]))
 
-    attentions = {index: vit.blocks[index].attn for index in chosen}
-    if not all(hasattr(one, "attn_drop") and hasattr(one, "fused_attn") for one in attentions.values()):
-        raise UserError(f"the attention of the encoder '{model.encoder.name}' cannot be looked at; try --part decoder.")
-    fused = {index: one.fused_attn for index, one in attentions.items()}
-    hooks = [one.attn_drop.register_forward_hook(keep(index)) for index, one in attentions.items()]
+    fused = {index: module.fused_attn for index, module in modules.items()}
+    hooks = [module.attn_drop.register_forward_hook(keep(index)) for index, module in modules.items()]
     try:
-        for one in attentions.values():
-            one.fused_attn = False
+        for module in modules.values():
+            module.fused_attn = False
         _tokens(model, view)
     finally:
-        for index, one in attentions.items():
-            one.fused_attn = fused[index]
+        for index, module in modules.items():
+            module.fused_attn = fused[index]
         for hook in hooks:
             hook.remove()
-    return rows
+    return found
 
 
-def _chosen(kind: str, number: int | None, count: int) -> Sequence[int]:
-    """Indices from 0 of what is counted from 1."""
+def _selected(what: str, number: int | None, count: int) -> Sequence[int]:
+    """Indices from 0 of the layer or head with this number from 1; None selects all."""
     if number is None:
         return range(count)
     if not 1 <= number <= count:
-        raise UserError(f"there is no {kind} {number}: they are counted from 1 to {count}.")
+        raise UserError(f"there is no {what} {number}: there are {what}s 1 to {count}.")
     return [number - 1]
-
-
-def draw_maps(
-    picture: Picture, maps: Sequence[AttentionMap], cells: tuple[float, float], at: tuple[int, int] | None = None
-) -> Image.Image:
-    """The maps as heat over the image, a row for each layer and a column for each head; one map is drawn large.
-
-    Each map has its own scale, from nothing to its largest value, which its caption tells. A ring marks the place.
-    """
-    image = to_rgb(picture)
-    height, width = image.shape[:2]
-    factor = (960 if len(maps) == 1 else TILE) / max(height, width)
-    size = max(1, round(width * factor)), max(1, round(height * factor))
-    gray = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS).convert("L"))
-    layers = sorted({one.layer for one in maps})
-    heads = max(one.head for one in maps) if len(maps) > 1 else 1
-    column, line = max(size[0], 150) + GAP, size[1] + CAPTION + GAP
-    sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + CAPTION), PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    draw.text((GAP, GAP), f"attention of the {maps[0].query}", INK, font)
-    for one in maps:
-        x = GAP + column * (one.head - 1 if len(maps) > 1 else 0)
-        y = GAP + CAPTION + line * layers.index(one.layer)
-        sheet.paste(_heat(one.values, gray, cells), (x, y))
-        caption = f"{one.operator} {one.layer}, head {one.head}: up to {one.values.max():.2g}"
-        draw.text((x, y + size[1] + 2), caption, INK, font)
-        if at is not None:
-            center = x + (at[0] + 0.5) * factor, y + (at[1] + 0.5) * factor
-            for radius, color in ((7, "black"), (6, "white"), (5, "white"), (4, "black")):
-                draw.circle(center, radius, outline=color)
-    return sheet
-
-
-def _heat(values: np.ndarray, gray: np.ndarray, cells: tuple[float, float]) -> Image.Image:
-    """Heat (h, w) over a gray picture (H, W), of which the first `cells` rows and columns of patches are the image."""
-    from matplotlib import colormaps
-
-    box = (0, 0, cells[1], cells[0])
-    size = (gray.shape[1], gray.shape[0])
-    heat = np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR, box=box))
-    heat = np.clip(heat / max(float(values.max()), 1e-12), 0, 1)[..., None]
-    color = 255 * colormaps["inferno"](heat[..., 0])[..., :3]
-    strength = 0.25 + 0.65 * heat
-    return Image.fromarray(((1 - strength) * gray[..., None] + strength * color).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""`depict attention`: where a layer and a head look, as heat over the picture."""
+"""`depict attention`: the attention of a layer and a head as heat over the picture."""
 
 from __future__ import annotations
 
@@ -43,30 +43,32 @@ def main(
         device: cpu, cuda, cuda:1 or mps.
     """
     import depict
-    from depict.analysis.attention import attention_maps, draw_maps
+    from depict.analysis.attention import attention_maps
     from depict.devices import find_device
     from depict.io.files import atomic_path
     from depict.io.images import read_image
+    from depict.viz.attention import attention_sheet
 
     check_file(out, ".png")
-    place = None if at is None else _place(at)
+    position = None if at is None else _position(at)
     picture = read_image(image)
     model = depict.load(run).to(find_device(device, 0))
-    maps, cells = attention_maps(model, picture, part, layer, head, class_, place)
-    sheet = draw_maps(picture, maps, cells, place)
+    maps, cells = attention_maps(model, picture, part, layer, head, class_, position)
+    sheet = attention_sheet(picture, maps, cells, position)
     words = [image.stem, "attention", part, f"layer{layer or 's'}", f"head{head or 's'}"]
     words += [word.replace(" ", "_").replace("/", "_").replace(",", "_") for word in (class_, at) if word]
     path = out or Path("-".join(words) + ".png")
     with atomic_path(path) as temporary:
         sheet.save(temporary, "png")
-    print(f"written: {path} ({len(maps)} maps of {maps[0].values.shape[0]} x {maps[0].values.shape[1]} patches)")
+    rows, columns = maps[0].values.shape
+    print(f"written: {path} ({len(maps)} {'map' if len(maps) == 1 else 'maps'} of {rows} x {columns} patches)")
     return 0
 
 
-def _place(text: str) -> tuple[int, int]:
+def _position(text: str) -> tuple[int, int]:
     from depict.errors import UserError
 
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise UserError(f"--at takes a place as X,Y in whole pixels, such as 120,80, not '{text}'.")
+        raise UserError(f"--at takes a position X,Y in whole pixels, such as 120,80, not '{text}'.")
     return int(parts[0]), int(parts[1])
