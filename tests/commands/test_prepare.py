@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -89,7 +90,7 @@ ANNOTATIONS = json.dumps(
 
 
 def published(monkeypatch, **contents: bytes) -> dict[str, bytes]:
-    """Let the table of sources expect these contents; what a mirror then has to serve."""
+    """Let the sources expect these contents; return the files that a mirror must serve."""
     files = {}
     for name, content in contents.items():
         source = getattr(sources, name)
@@ -99,7 +100,7 @@ def published(monkeypatch, **contents: bytes) -> dict[str, bytes]:
     return files
 
 
-def test_ade20k_is_fetched_checked_and_laid_out(monkeypatch, tmp_path, capsys):
+def test_ade20k_is_downloaded_verified_and_unpacked(monkeypatch, tmp_path, capsys):
     with serve(published(monkeypatch, ADE20K=ADE20K)) as mirror:
         assert main(["prepare", "ade20k", "--root", str(tmp_path), "--source", mirror.url]) == 0
         assert "ade20k is ready" in capsys.readouterr().out
@@ -108,8 +109,20 @@ def test_ade20k_is_fetched_checked_and_laid_out(monkeypatch, tmp_path, capsys):
         assert [p.name for p in tmp_path.iterdir()] == ["ADEChallengeData2016"]
         mirror.requests.clear()
         assert main(["prepare", "ade20k", "--root", str(tmp_path), "--source", mirror.url]) == 0
-        assert "prepared already" in capsys.readouterr().out
+        assert "already prepared" in capsys.readouterr().out
         assert not mirror.requests
+
+
+def test_the_test_images_of_ade20k_are_added_on_request(monkeypatch, tmp_path, capsys):
+    images = zipped({"release_test/testing/ADE_test_1.jpg": picture(kind="jpg"), "release_test/list.txt": b""})
+    with serve(published(monkeypatch, ADE20K=ADE20K, ADE20K_TEST=images)) as mirror:
+        command = ["prepare", "ade20k", "--root", str(tmp_path), "--source", mirror.url]
+        assert main(command) == 0
+        assert main([*command, "--test"]) == 0
+    assert len(create_dataset("ade20k", tmp_path, "test")) == 1
+    assert [path for path, _ in mirror.requests] == ["/ADEChallengeData2016.zip", "/release_test.zip"]
+    assert main(["prepare", "camvid", "--root", str(tmp_path), "--test"]) == 2
+    assert "--test is only for ADE20K" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_the_published_one_is_not_unpacked(tmp_path, capsys):
@@ -119,16 +132,16 @@ def test_a_file_that_is_not_the_published_one_is_not_unpacked(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["ADEChallengeData2016.zip.corrupt"]
 
 
-def test_a_folder_that_is_there_but_not_whole_is_named(monkeypatch, tmp_path, capsys):
+def test_an_incomplete_folder_is_named(monkeypatch, tmp_path, capsys):
     (tmp_path / "ADEChallengeData2016").mkdir()
     with serve(published(monkeypatch, ADE20K=ADE20K)) as mirror:
         assert main(["prepare", "ade20k", "--root", str(tmp_path), "--source", mirror.url]) == 2
-    told = capsys.readouterr().err
-    assert "not whole" in told
-    assert "ADEChallengeData2016" in told
+    error = capsys.readouterr().err
+    assert "is incomplete" in error
+    assert "ADEChallengeData2016" in error
 
 
-def test_camvid_is_taken_out_of_the_repository(monkeypatch, tmp_path):
+def test_camvid_is_unpacked_from_its_repository(monkeypatch, tmp_path):
     with serve(published(monkeypatch, CAMVID=CAMVID)) as mirror:
         assert main(["prepare", "camvid", "--root", str(tmp_path), "--source", mirror.url]) == 0
     folders = [f"{split}{annot}" for split in ("test", "train", "val") for annot in ("", "annot")]
@@ -137,7 +150,7 @@ def test_camvid_is_taken_out_of_the_repository(monkeypatch, tmp_path):
     assert labels.unique().tolist() == [3]
 
 
-def by_hand(monkeypatch, root: Path) -> None:
+def put_archives(monkeypatch, root: Path) -> None:
     contents = {"gtFine_trainvaltest.zip": GT_FINE, "leftImg8bit_trainvaltest.zip": LEFT_IMAGES}
     changed = tuple(
         dataclasses.replace(source, sha1=hashlib.sha1(contents[source.name]).hexdigest())
@@ -150,24 +163,24 @@ def by_hand(monkeypatch, root: Path) -> None:
 
 def test_cityscapes_says_what_to_download_and_where_to_put_it(monkeypatch, tmp_path, capsys):
     assert main(["prepare", "cityscapes", "--root", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     for part in ("cityscapes-dataset.com", "gtFine_trainvaltest.zip and leftImg8bit_trainvaltest.zip", str(tmp_path)):
-        assert part in told
-    by_hand(monkeypatch, tmp_path)
+        assert part in error
+    put_archives(monkeypatch, tmp_path)
     (tmp_path / "gtFine_trainvaltest.zip").unlink()
     assert main(["prepare", "cityscapes", "--root", str(tmp_path)]) == 2
     assert "download gtFine_trainvaltest.zip, put it into" in capsys.readouterr().err
 
 
-def test_cityscapes_archives_put_there_by_hand_are_used_and_kept(monkeypatch, tmp_path):
-    by_hand(monkeypatch, tmp_path)
+def test_cityscapes_archives_in_the_root_are_used_and_kept(monkeypatch, tmp_path):
+    put_archives(monkeypatch, tmp_path)
     assert main(["prepare", "cityscapes", "--root", str(tmp_path)]) == 0
     assert (tmp_path / "gtFine_trainvaltest.zip").exists()
     _, labels = create_dataset("cityscapes", tmp_path, "train").read(0)
     assert labels.unique().tolist() == [0]
 
 
-def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(tmp_path, capsys):
+def test_a_wrong_archive_in_the_root_is_named_and_kept(tmp_path, capsys):
     for source in sources.CITYSCAPES:
         (tmp_path / source.name).write_bytes(b"something else")
     assert main(["prepare", "cityscapes", "--root", str(tmp_path)]) == 2
@@ -185,11 +198,11 @@ def test_pascal_context_is_converted_to_masks(monkeypatch, tmp_path, capsys):
         assert [p.name for p in tmp_path.iterdir()] == ["VOCdevkit"]
         mirror.requests.clear()
         assert main(["prepare", "pascal_context_59", "--root", str(tmp_path), "--source", mirror.url]) == 0
-        assert "prepared already" in capsys.readouterr().out
+        assert "already prepared" in capsys.readouterr().out
         assert not mirror.requests
 
 
-def test_pascal_context_from_ready_masks_needs_a_word_of_trust(monkeypatch, tmp_path):
+def test_pascal_context_from_ready_masks_needs_an_explicit_flag(monkeypatch, tmp_path):
     pickles = []
     for number in (2008000001, 2008000002):
         file = io.BytesIO()
@@ -203,29 +216,24 @@ def test_pascal_context_from_ready_masks_needs_a_word_of_trust(monkeypatch, tmp_
     files = published(monkeypatch, VOC_IMAGES=VOC) | {"train.pth": pickles[0], "val.pth": pickles[1]}
     with serve(files) as mirror:
         command = ["prepare", "pascal_context", "--root", str(tmp_path), "--source", mirror.url]
-        assert main(command) == 2  # the annotations are not on this mirror, the ready masks are not asked for
+        assert main(command) == 2  # the annotations are not on this mirror, the ready masks were not requested
         assert "/train.pth" not in [path for path, _ in mirror.requests]
         assert main([*command, "--trust-pickle"]) == 0
     assert create_dataset("pascal_context", tmp_path, "val").read(0)[1].unique().tolist() == [7]
 
 
-def test_what_makes_no_sense_is_told(tmp_path, capsys):
+def test_flags_of_another_data_set_are_refused(tmp_path, capsys):
     assert main(["prepare", "camvid", "--root", str(tmp_path), "--trust-pickle"]) == 2
-    assert "--trust-pickle is about Pascal Context" in capsys.readouterr().err
+    assert "--trust-pickle is only for Pascal Context" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main(["prepare", "camvid", "--root", str(tmp_path / "file")]) == 2
-    assert "cannot make the folder" in capsys.readouterr().err
+    assert "is a file: name a folder" in capsys.readouterr().err
 
 
-def test_addresses_and_checksums_are_the_known_ones(shared):
-    facts = (shared / "FACTS.md").read_text()
-    known = [sources.ADE20K, *sources.CITYSCAPES, sources.VOC_IMAGES, sources.CONTEXT_ANNOTATIONS]
-    for source in known:
-        assert source.name in facts
-        assert source.sha1 is not None
-        assert source.sha1 in facts
-    for source in (sources.ADE20K, sources.CONTEXT_ANNOTATIONS):
-        assert source.address in facts
-    for source in sources.CONTEXT_PICKLES:
-        assert source.sha1 is not None
-        assert source.sha1 in facts
+def test_every_file_has_a_web_address_and_all_but_github_s_archive_a_checksum():
+    files = [sources.ADE20K, sources.ADE20K_TEST, *sources.CITYSCAPES, sources.VOC_IMAGES]
+    files += [sources.CONTEXT_ANNOTATIONS, *sources.CONTEXT_PICKLES, sources.CAMVID]
+    assert all(re.match(r"https?://[\w.-]+/", source.address) for source in files)
+    assert all(source.login or source.address.endswith(source.name) for source in files if source is not sources.CAMVID)
+    assert [source for source in files if not re.fullmatch("[0-9a-f]{40}", source.sha1 or "")] == [sources.CAMVID]
+    assert len({source.sha1 for source in files}) == len(files)

@@ -19,6 +19,7 @@ def main(
     dataset: Annotated[Positional[Name], positional("DATASET")],
     root: Folder,
     source: Annotated[str | None, flag("each file's home page", "URL")] = None,
+    test: bool = False,
     trust_pickle: bool = False,
 ) -> int:
     """Download and convert a public data set. Run the same command again to resume.
@@ -35,18 +36,22 @@ def main(
         dataset: ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.
         root: Folder for the data set. Use the same --root for `depict train` and `depict check`.
         source: Address of a mirror. Files are downloaded from URL/NAME.
+        test: ADE20K: also download the test images, which have no public ground truth.
         trust_pickle: Pascal Context: use the ready masks of PyTorch-Encoding instead of converting the annotations.
             They are pickle files; only plain types are loaded from them.
     """
     if trust_pickle and not dataset.startswith("pascal_context"):
         raise UserError(f"--trust-pickle is only for Pascal Context: leave it out for {dataset}.")
+    if test and dataset != "ade20k":
+        raise UserError(f"--test is only for ADE20K: leave it out for {dataset}.")
     check_folder(root, "--root")
     root.mkdir(parents=True, exist_ok=True)
-    if _fault(dataset, root) is None:
+    splits = ("train", "val", "test") if test else ("train", "val")
+    if _problem(dataset, root, splits) is None:
         print(f"{dataset} is already prepared in '{root}'.")
         return 0
     if dataset == "ade20k":
-        _unpack(root, source, sources.ADE20K)
+        _unpack(root, source, sources.ADE20K, *([sources.ADE20K_TEST] if test else []))
     elif dataset == "cityscapes":
         _unpack(root, source, *sources.CITYSCAPES)
     elif dataset == "camvid":
@@ -54,18 +59,18 @@ def main(
     else:
         _unpack(root, source, sources.VOC_IMAGES)
         _write_context_masks(root, source, trust_pickle)
-    if fault := _fault(dataset, root):
-        raise UserError(f"{dataset} is incomplete: {fault} Move its folder out of '{root}' and run again.")
+    if problem := _problem(dataset, root, splits):
+        raise UserError(f"{dataset} is incomplete: {problem} Move its folder out of '{root}' and run again.")
     print(f"{dataset} is ready in '{root}'. Check it with: depict check --data {dataset} --root '{root}'")
     return 0
 
 
-def _fault(dataset: str, root: Path) -> str | None:
+def _problem(dataset: str, root: Path, splits: tuple[str, ...]) -> str | None:
     """Why the data set cannot be opened; None when it can."""
-    from depict.data import SPLITS, create_dataset
+    from depict.data import create_dataset
 
     try:
-        for split in SPLITS:
+        for split in splits:
             create_dataset(dataset, root, split)
     except UserError as error:
         return str(error)
@@ -77,9 +82,9 @@ def _unpack(root: Path, mirror: str | None, *archives: Source) -> None:
     from depict.data.prepare.unpack import unpack
 
     missing = [a for a in archives if not all((root / folder).is_dir() for folder in a.folders.values())]
-    by_hand = [a for a in missing if a.login and not mirror and not (root / a.name).exists()]
-    if by_hand:
-        raise UserError(_login_steps(root, by_hand))
+    manual = [a for a in missing if a.login and not mirror and not (root / a.name).exists()]
+    if manual:
+        raise UserError(_login_steps(root, manual))
     for archive in missing:
         path, fetched = _get(root, mirror, archive)
         unpack(path, root, archive.folders)

@@ -26,29 +26,29 @@ def _no_proxy(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-def test_a_file_arrives_whole_and_leaves_nothing_beside_it(tmp_path):
+def test_a_file_is_downloaded_completely_and_no_other_file_is_left(tmp_path):
     with serve({"a.zip": BODY}) as server:
         path = download(f"{server.url}/a.zip", tmp_path / "new" / "a.zip", SHA1)
     assert path.read_bytes() == BODY
     assert [p.name for p in path.parent.iterdir()] == ["a.zip"]
 
 
-def test_a_broken_connection_is_continued_where_it_broke(tmp_path):
+def test_a_lost_connection_is_resumed_where_it_stopped(tmp_path):
     with serve({"a.zip": BODY}, break_after=[1_000_000, 500_000]) as server:
         path = download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1, pause=0)
     assert path.read_bytes() == BODY
     assert [wanted for _, wanted in server.requests] == [None, "bytes=1000000-", "bytes=1500000-"]
 
 
-def test_a_server_without_ranges_sends_it_anew(tmp_path):
+def test_a_server_without_ranges_sends_the_file_again(tmp_path):
     with serve({"a.zip": BODY}, ranges=False, break_after=[1_000_000]) as server:
         path = download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1, pause=0)
     assert path.read_bytes() == BODY
 
 
-def test_a_download_that_was_given_up_is_continued_by_the_next_call(tmp_path):
+def test_a_failed_download_is_resumed_by_the_next_call(tmp_path):
     with serve({"a.zip": BODY}, break_after=[700_000, 0, 0]) as server:
-        with pytest.raises(UserError, match=r"cannot fetch .*a\.zip: .*Run again to continue"):
+        with pytest.raises(UserError, match=r"cannot download .*a\.zip: .*Run again to continue"):
             download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1, attempts=2, pause=0)
         assert (tmp_path / "a.zip.part").stat().st_size == 700_000
         server.requests.clear()
@@ -56,7 +56,7 @@ def test_a_download_that_was_given_up_is_continued_by_the_next_call(tmp_path):
     assert server.requests == [("/a.zip", "bytes=700000-")]
 
 
-def test_a_killed_download_is_continued(tmp_path):
+def test_a_killed_download_is_resumed(tmp_path):
     target = tmp_path / "a.zip"
     program = (
         "import sys, pathlib; from depict.data.prepare.download import download;"
@@ -77,7 +77,7 @@ def test_a_killed_download_is_continued(tmp_path):
     assert server.requests == [("/a.zip", "bytes=1200000-")]
 
 
-def test_a_file_that_changed_meanwhile_is_not_spliced(tmp_path):
+def test_a_file_that_changed_on_the_server_is_downloaded_again(tmp_path):
     other = BODY[::-1]
     with serve({"a.zip": BODY}, break_after=[1_000_000]) as server:
         with pytest.raises(UserError):
@@ -95,14 +95,14 @@ def test_a_change_of_size_is_noticed_without_an_etag(tmp_path):
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", pause=0).read_bytes() == other
 
 
-def test_a_part_of_another_address_is_not_continued(tmp_path):
+def test_a_part_from_another_address_is_not_resumed(tmp_path):
     with serve({"a.zip": BODY, "b/a.zip": BODY[::-1]}, break_after=[1_000_000]) as server:
         with pytest.raises(UserError):
             download(f"{server.url}/b/a.zip", tmp_path / "a.zip", attempts=0, pause=0)
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
 
 
-def test_a_part_that_was_whole_already_is_finished(tmp_path):
+def test_a_complete_part_is_only_renamed(tmp_path):
     with serve({"a.zip": BODY}) as server:
         download(f"{server.url}/a.zip", tmp_path / "a.zip")
         with serve({"a.zip": BODY}, break_after=[10]) as other:
@@ -112,20 +112,20 @@ def test_a_part_that_was_whole_already_is_finished(tmp_path):
             assert download(f"{other.url}/a.zip", tmp_path / "b.zip", SHA1).read_bytes() == BODY
 
 
-def test_a_busy_server_is_asked_again(tmp_path):
+def test_a_busy_server_is_retried(tmp_path):
     with serve({"a.zip": BODY}, refuse=[503, 500]) as server:
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1, pause=0).read_bytes() == BODY
     assert len(server.requests) == 3
 
 
-def test_a_missing_file_is_told_at_once(tmp_path):
+def test_a_missing_file_is_reported_at_once(tmp_path):
     with serve({}) as server:
         with pytest.raises(UserError, match=r"404 Not Found.*--source.*put the file at '.*a\.zip'"):
             download(f"{server.url}/a.zip", tmp_path / "a.zip")
         assert len(server.requests) == 1
 
 
-def test_a_host_that_is_not_there_is_told_in_one_line(tmp_path):
+def test_an_unreachable_host_is_reported_in_one_line(tmp_path):
     with serve({}) as server:
         gone = server.url
     with pytest.raises(UserError, match="refused") as error:
@@ -147,7 +147,7 @@ def test_a_host_that_is_not_there_is_told_in_one_line(tmp_path):
         "http://host/é.zip",
     ],
 )
-def test_what_is_no_web_address_is_refused(url, tmp_path):
+def test_anything_but_a_web_address_is_refused(url, tmp_path):
     with pytest.raises(UserError, match="is not an http:// or https:// address"):
         download(url, tmp_path / "a.zip")
 
@@ -160,7 +160,7 @@ def test_a_wrong_checksum_sets_the_file_aside(tmp_path):
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
 
 
-def test_a_file_put_there_by_hand_is_checked_and_kept(tmp_path):
+def test_an_existing_file_is_verified_and_kept(tmp_path):
     (tmp_path / "a.zip").write_bytes(BODY)
     assert download("http://127.0.0.1:1/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
     (tmp_path / "a.zip").write_bytes(b"something else")
@@ -170,7 +170,7 @@ def test_a_file_put_there_by_hand_is_checked_and_kept(tmp_path):
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch, length):
+def test_a_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch, length):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
     message = r"downloading 'a\.zip' needs 0.07 GB, but only 0.00 GB are free at '.*': make room"
     with serve({"a.zip": BODY}, length=length) as server, pytest.raises(UserError, match=message):
@@ -178,7 +178,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch, l
     assert not list(tmp_path.iterdir())
 
 
-def test_room_is_looked_for_before_every_piece_where_the_server_tells_no_size(tmp_path, monkeypatch):
+def test_free_space_is_checked_before_every_chunk_if_the_size_is_unknown(tmp_path, monkeypatch):
     def usage(folder):
         free = (64 << 20) + 2_500_000 - sum(path.stat().st_size for path in folder.glob("*.part"))
         return namedtuple("Usage", "free")(free)
@@ -193,7 +193,7 @@ def test_room_is_looked_for_before_every_piece_where_the_server_tells_no_size(tm
     assert server.requests[-1] == ("/a.zip", f"bytes={have}-")
 
 
-def test_a_part_without_size_and_mark_is_fetched_anew(tmp_path, monkeypatch):
+def test_a_part_without_size_and_version_is_downloaded_again(tmp_path, monkeypatch):
     with serve({"a.zip": BODY}, length=False, etag=None) as server:
         with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot write"):
             patch.setattr(Path, "replace", _no_space)
@@ -208,7 +208,7 @@ def _no_space(*_):
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_a_disk_that_fills_up_meanwhile_keeps_what_came(tmp_path, length):
+def test_a_disk_that_fills_up_keeps_the_part(tmp_path, length):
     program = (
         "import resource, sys, pathlib, depict.data.prepare.download as d, depict.errors as e\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n"
@@ -217,10 +217,10 @@ def test_a_disk_that_fills_up_meanwhile_keeps_what_came(tmp_path, length):
     )
     with serve({"a.zip": BODY}, length=length) as server:
         command = [sys.executable, "-c", program, f"{server.url}/a.zip", str(tmp_path / "a.zip")]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert f"cannot write '{tmp_path / 'a.zip.part'}'" in told
-        assert len(told.splitlines()) == 1
-        assert "Run again to continue" in told
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert f"cannot write '{tmp_path / 'a.zip.part'}'" in printed
+        assert len(printed.splitlines()) == 1
+        assert "Run again to continue" in printed
         assert 0 < (tmp_path / "a.zip.part").stat().st_size <= 1_500_000
         assert download(f"{server.url}/a.zip", tmp_path / "a.zip", SHA1).read_bytes() == BODY
     assert server.requests[-1][1] is not None

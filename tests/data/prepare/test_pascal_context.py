@@ -113,7 +113,7 @@ def test_annotations_become_masks_and_lists(tmp_path, tiny):
     assert lists == {"train": ["2008_000001", "2008_000002"], "val": ["2010_000001"]}
     assert set(masks) == {"2008_000001.png", "2008_000002.png", "2010_000001.png"}
     expected = np.zeros((4, 6), np.uint8)
-    expected[:, :3], expected[:, :1] = 1, 59  # the later annotation covers the earlier
+    expected[:, :3], expected[:, :1] = 1, 59  # the later annotation overwrites the earlier
     assert (masks["2008_000002.png"] == expected).all()
     assert (masks["2008_000001.png"] == 0).all()
     assert (masks["2010_000001.png"][:, 3:] == IDS.index(259)).all()
@@ -129,7 +129,7 @@ def test_masks_of_an_interrupted_conversion_are_replaced(tmp_path, tiny):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda d: d["images"][0].update(file_name="../../evil.jpg"), "name a file"),
         (lambda d: d["images"][0].update(height=5), "runs of 24 pixels for a mask of 30"),
@@ -141,15 +141,15 @@ def test_masks_of_an_interrupted_conversion_are_replaced(tmp_path, tiny):
         (lambda d: d.update(images=5), "not Pascal Context"),
     ],
 )
-def test_a_strange_annotation_file_is_told_in_one_line(change, told, tmp_path, tiny):
+def test_a_malformed_annotation_file_is_reported_in_one_line(change, message, tmp_path, tiny):
     change(tiny)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         converted(tmp_path, tiny)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.rglob("*.png"))
 
 
-def test_what_is_no_json_is_named(tmp_path):
+def test_a_file_that_is_not_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text("<html>")
     with pytest.raises(UserError, match=r"a\.json' is not valid JSON"):
         convert_annotations(tmp_path / "a.json", tmp_path)
@@ -170,7 +170,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("content", [Hostile(), {1: Hostile()}, {"x": 1}, [1, 2]])
-def test_a_pickle_that_holds_anything_else_runs_nothing(content, tmp_path, monkeypatch):
+def test_a_pickle_of_anything_else_runs_no_code(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save(content, "train.pth")
     with pytest.raises(UserError, match=r"train\.pth.*--trust-pickle"):

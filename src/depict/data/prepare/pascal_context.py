@@ -1,8 +1,8 @@
-"""Pascal Context's annotations (run-length codes in one large JSON file) as PNG masks beside VOC 2010's images.
+"""Converting Pascal Context's annotations (run-length codes in one large JSON file) to PNG masks for VOC 2010's images.
 
 The JSON (`trainval_merged.json` of PASCAL in Detail) holds `images` (file_name, image_id, phase, height, width) and
-`annos_segmentation` (image_id, category_id, segmentation as COCO's run-length code). A later annotation covers an
-earlier one, as in the public tools. Masks hold 0 for the background and 1..59 in the order of the original ids.
+`annos_segmentation` (image_id, category_id, segmentation as COCO's run-length code). Later annotations overwrite
+earlier ones, as in the public tools. Masks hold 0 for the background and 1..59 in the order of the original ids.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from depict.errors import UserError
+from depict.errors import UserError, one_line
 
-# The original numbers (of 459) of the 59 classes, sorted; label k is the k-th, 0 the background.
+# The original ids (of 459) of the 59 classes, sorted; label k is the k-th, 0 the background.
 IDS = (
     *(0, 2, 9, 18, 19, 22, 23, 25, 31, 33, 34, 44, 45, 46, 59, 65, 68, 72, 80, 85),
     *(98, 104, 105, 113, 115, 144, 158, 159, 162, 187, 189, 207, 220, 232, 258, 259, 260, 284, 295, 296),
     *(308, 324, 326, 347, 349, 354, 355, 360, 366, 368, 397, 415, 416, 420, 424, 427, 440, 445, 454, 458),
 )
-LABEL_OF = {original: label for label, original in enumerate(IDS)}
+LABEL_OF_ID = {original: label for label, original in enumerate(IDS)}
 MASKS, LISTS = "SegmentationClassContext", "ImageSets/SegmentationContext"
 LARGEST_SIDE = 4096
 
@@ -59,7 +59,7 @@ def _decode_text(text: str) -> list[int]:
         runs.append(value + runs[-2] if len(runs) > 2 else value)
         value = shift = 0
     if shift:
-        raise ValueError("a run-length code that ends within a number")
+        raise ValueError("a truncated run-length code")
     return runs
 
 
@@ -73,12 +73,12 @@ def convert_annotations(annotations: Path, voc: Path) -> None:
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{annotations}' is not valid JSON: {error}. Remove it and run again.") from error
     try:
-        of_image: dict[Any, list[dict[str, Any]]] = {image["image_id"]: [] for image in data["images"]}
+        annotations_of: dict[Any, list[dict[str, Any]]] = {image["image_id"]: [] for image in data["images"]}
         for annotation in data["annos_segmentation"]:
-            of_image.get(annotation["image_id"], []).append(annotation)
+            annotations_of.get(annotation["image_id"], []).append(annotation)
         images = [image for image in data["images"] if image["phase"] in ("train", "val")]
-        pairs = ((i["phase"], i["file_name"], (i, of_image[i["image_id"]])) for i in images)
-        _write(voc, ((phase, name, _draw(*parts)) for phase, name, parts in pairs), len(images))
+        masks = ((i["phase"], i["file_name"], _render_mask(i, annotations_of[i["image_id"]])) for i in images)
+        _write(voc, masks, len(images))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
@@ -87,9 +87,9 @@ def convert_annotations(annotations: Path, voc: Path) -> None:
 
 
 def convert_pickles(train: Path, val: Path, voc: Path) -> None:
-    """Write masks and lists for PyTorch-Encoding's {image number: PIL mask} files, whose values are labels already.
+    """Write masks and lists for PyTorch-Encoding's {image number: PIL mask} files, whose values are already labels.
 
-    They are pickles, which can run code when read; here only tensors' and PIL images' own types are let through.
+    They are pickles, which can run code when loaded; only the types of tensors and PIL images are allowed here.
     """
     import torch
 
@@ -109,10 +109,8 @@ def convert_pickles(train: Path, val: Path, voc: Path) -> None:
             with torch.serialization.safe_globals([Image.Image]):
                 stored[phase] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"cannot read '{path}' safely: {reason}. Leave out --trust-pickle to use the JSON."
-            ) from error
+            text = f"cannot read '{path}' safely: {one_line(error)}. Leave out --trust-pickle to use the JSON."
+            raise UserError(text) from error
         if not isinstance(stored[phase], dict) or not all(
             isinstance(number, int) and isinstance(mask, Image.Image) for number, mask in stored[phase].items()
         ):
@@ -120,25 +118,25 @@ def convert_pickles(train: Path, val: Path, voc: Path) -> None:
     _write(voc, masks(), sum(map(len, stored.values())))
 
 
-def _draw(image: dict[str, Any], annotations: list[dict[str, Any]]) -> NDArray[np.uint8]:
+def _render_mask(image: dict[str, Any], annotations: list[dict[str, Any]]) -> NDArray[np.uint8]:
     """The labels (H, W) of one image."""
     height, width = image["height"], image["width"]
     if not (0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE):
         raise ValueError(f"'{image['file_name']}' has size {width}x{height}")
     labels = np.zeros((height, width), np.uint8)
     for annotation in annotations:
-        if annotation["category_id"] not in LABEL_OF:
+        if annotation["category_id"] not in LABEL_OF_ID:
             raise ValueError(f"'{image['file_name']}' has the unknown category {annotation['category_id']}")
         try:
             mask = decode_runs(annotation["segmentation"]["counts"], height, width)
         except ValueError as error:
             raise ValueError(f"'{image['file_name']}' has {error}") from error
-        labels[mask] = LABEL_OF[annotation["category_id"]]
+        labels[mask] = LABEL_OF_ID[annotation["category_id"]]
     return labels
 
 
 def _write(voc: Path, masks: Iterable[tuple[str, str, NDArray[np.uint8]]], count: int) -> None:
-    """Write (phase, image file, labels) as PNG files and name lists: beside their places first, then renamed."""
+    """Write (phase, image file, labels) as PNG files and lists of names, in a temporary folder that is then renamed."""
     from tqdm import tqdm
 
     lists: dict[str, list[str]] = {"train": [], "val": []}
@@ -149,17 +147,17 @@ def _write(voc: Path, masks: Iterable[tuple[str, str, NDArray[np.uint8]]], count
         for phase, file_name, labels in tqdm(masks, total=count, desc="writing masks", unit="mask"):
             stem = Path(file_name).stem
             if file_name != f"{stem}.jpg" or not stem.replace("_", "").isalnum():
-                raise UserError(f"refused: the annotations name a file {file_name[:80]!r}, which is no VOC image.")
+                raise UserError(f"refused: the annotations name a file {file_name[:80]!r}, which is not a VOC image.")
             Image.fromarray(labels).save(work / MASKS / f"{stem}.png")
             lists[phase].append(stem)
         (work / LISTS).mkdir(parents=True)
         for phase, stems in lists.items():
             (work / LISTS / f"{phase}.txt").write_text("".join(f"{stem}\n" for stem in sorted(stems)))
-        for folder in (MASKS, LISTS):  # the lists last: where they are, the masks are whole
-            place = voc / folder
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(place, ignore_errors=True)
-            (work / folder).rename(place)
+        for folder in (MASKS, LISTS):  # the lists last: if they exist, the masks are complete
+            target = voc / folder
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            (work / folder).rename(target)
     except OSError as error:
         raise UserError(f"cannot write masks below '{voc}': {error.strerror or error}.") from error
     finally:

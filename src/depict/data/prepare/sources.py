@@ -1,6 +1,6 @@
-"""Where the public data sets live and what of them goes where.
+"""Where to download the public data sets, and which folders of the archives are needed.
 
-Addresses and checksums come from public scripts; none could be tried against its real host when this was written.
+Addresses and checksums come from public scripts. They have not been tested against the real hosts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ VOC = "VOCdevkit/VOC2010"
 
 @dataclass(frozen=True)
 class Source:
-    """One file to fetch. `folders`: {folder inside it: place below the root}; empty when it is not an archive."""
+    """One file to download. `folders`: {folder in the archive: folder in the root}; empty for other files."""
 
     name: str
     address: str
-    """The whole address; where `login` is set, the page on which a person has to log in."""
+    """The URL of the file; with `login`, the page on which the user must log in."""
     sha1: str | None = None
     folders: Mapping[str, str] = field(default_factory=dict)
     login: bool = False
@@ -28,6 +28,12 @@ ADE20K = Source(
     "http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip",
     "219e1696abb36c8ba3a3afe7fb2f4b4606a897c7",
     {"ADEChallengeData2016": "ADEChallengeData2016"},
+)
+ADE20K_TEST = Source(
+    "release_test.zip",
+    "http://data.csail.mit.edu/places/ADEchallenge/release_test.zip",
+    "e05747892219d10e9243933371a497e905a4860c",
+    {"release_test": "release_test"},
 )
 CITYSCAPES_PAGE = "https://www.cityscapes-dataset.com/downloads/"
 CITYSCAPES = (
