@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/theory.md", marks=pytest.mark.slow)])
 def test_the_python_blocks_of_a_page_print_what_the_page_says(page):
     namespace: dict = {}
     default = torch.get_default_dtype()
