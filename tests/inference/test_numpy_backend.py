@@ -5,13 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from depict.inference import numpy_backend, preprocess, torch_backend
 from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
 
 SPEC = NetworkSpec((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), (8, 8))
+EXACT = "AVX" in torch.backends.cpu.get_cpu_capability()
+"""Whether torch resizes uint8 in integers, as numpy does here; on other processors it resizes floats."""
 SLIDING = SlidingWindow(window=(32, 40), stride=(20, 30), short_edge=48, max_aspect=2.0)
 
 
@@ -55,14 +57,12 @@ def both(image, sliding):
 @pytest.mark.parametrize("size", [(48, 60), (100, 70), (20, 200), (1, 1), (33, 47)])
 @pytest.mark.parametrize("scales", [(1.0,), MULTISCALE])
 def test_probabilities_and_labels_are_those_of_torch(size, scales):
-    # Without a short edge nothing is resized at scale 1, so that the two differ by rounding only.
     for sliding in (SLIDING, dataclasses.replace(SLIDING, short_edge=None)):
         sliding = dataclasses.replace(sliding, scales=scales, flip=len(scales) > 1)
         ours, theirs, labels, expected = both(picture(*size), sliding)
         assert ours.shape == theirs.shape == (5, *size)
-        # Resizing may differ by one level of 256; that changes a probability by less than 0.02.
-        assert np.abs(ours - theirs).max() < (1e-5 if sliding.short_edge is None and len(scales) == 1 else 2e-2)
-        clear = np.diff(np.sort(theirs, 0)[-2:], axis=0)[0] > 0.03
+        assert np.abs(ours - theirs).max() < (1e-5 if EXACT else 2e-2)
+        clear = np.diff(np.sort(theirs, 0)[-2:], axis=0)[0] > (1e-4 if EXACT else 0.03)
         assert (labels == expected)[clear].all()
         assert labels.dtype == np.uint8
 
@@ -73,13 +73,13 @@ def test_full_images_agree_too():
 
 
 @given(st.tuples(*[st.integers(1, 90)] * 4), st.integers(0, 9))
-def test_resizing_rounds_as_torch_does_except_for_ties(sizes, seed):
+@example((360, 480, 270, 360), 0)  # weights of 1/8, 3/8, ...: many ties
+@example((300, 401, 512, 684), 0)
+def test_resizing_is_bit_equal_to_torch(sizes, seed):
     image = picture(sizes[0], sizes[1], seed).transpose(2, 0, 1)
     ours = numpy_backend.resize_image(image, sizes[2:])
     theirs = preprocess.resize_image(torch.from_numpy(image), sizes[2:]).numpy()
-    difference = np.abs(ours.astype(int) - theirs)
-    assert difference.max(initial=0) <= 1
-    assert (difference > 0).mean() < 0.05 or difference.size < 600
+    assert np.abs(ours.astype(int) - theirs).max() <= (0 if EXACT else 1)
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -87,14 +87,13 @@ def test_resizing_rounds_as_torch_does_except_for_ties(sizes, seed):
 def test_the_network_gets_the_pixels_that_it_gets_in_torch(size, flip):
     """Whether the image is resized, enlarged, both or neither, whole and in crops."""
     image = picture(*size).transpose(2, 0, 1)
-    for short_edge, level in ((None, 0), (24, 1), (48, 1)):
+    for short_edge in (None, 24, 48):
         layout = dataclasses.replace(SLIDING, short_edge=short_edge).layout(*size)
         ours = numpy_backend.NetworkInput(image, layout, SPEC, flip)
         theirs = preprocess.NetworkInput(torch.from_numpy(image), layout, SPEC.mean, SPEC.std, flip=flip)
         assert ours.full().dtype == np.float32
         assert ours.full().shape == theirs.full().shape == (3, *layout.size)
-        allowed = level / 255 / min(SPEC.std) + 1e-5  # one level of 256 where the image is resized
-        assert np.abs(ours.full() - theirs.full().numpy()).max() < allowed
+        assert np.abs(ours.full() - theirs.full().numpy()).max() < (1e-5 if EXACT else 0.02)
         crop = ours.crop(3, 5, 20, 30)
         np.testing.assert_array_equal(crop, ours.full()[:, 3:23, 5:35])
 

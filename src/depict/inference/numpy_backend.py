@@ -47,10 +47,13 @@ def probabilities(
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Bilinear on uint8 (3, H, W), without antialiasing, rounded after each axis as torch rounds on a CPU."""
+    """Bilinear on uint8 (3, H, W), without antialiasing: bit for bit what torch does on x86 processors.
+
+    Columns are resized first. Their result is rounded to uint8, and so is that of the rows.
+    """
     if size == image.shape[1:]:
         return image
-    rows, columns = bilinear(image.shape[1], size[0]), bilinear(image.shape[2], size[1])
+    rows, columns = _fixed_point(image.shape[1], size[0]), _fixed_point(image.shape[2], size[1])
     used, taps = np.unique(rows.indices, return_inverse=True)
     narrowed = np.empty((3, len(used), size[1]), np.uint8)
     for start, stop in bands(len(used), 64):
@@ -58,12 +61,24 @@ def resize_image(image: np.ndarray, size: tuple[int, int]) -> NDArray[np.uint8]:
     resized = np.empty((3, *size), np.uint8)
     taps = taps.reshape(rows.indices.shape)
     for start, stop in bands(size[0], 64):
-        low, high = (
-            narrowed[:, taps[start:stop, tap]] * rows.weights[start:stop, tap, None].astype(np.float32)
-            for tap in (0, 1)
-        )
+        low, high = (narrowed[:, taps[start:stop, tap]] * rows.weights[start:stop, tap, None] for tap in (0, 1))
         resized[:, start:stop] = _rounded(low + high)
     return resized
+
+
+def _fixed_point(inputs: int, outputs: int) -> AxisMap:
+    """Bilinear interpolation of one axis as torch does it on uint8, with weights of at most 15 bits.
+
+    In float32 their products with uint8 and the sums are exact, so that no integers are needed.
+    """
+    position = (np.arange(outputs) + 0.5) * (inputs / outputs) - 0.5
+    low = np.floor(position).astype(np.int64)
+    share = position - low
+    indices = np.stack([low, low + 1], 1).clip(0, inputs - 1)
+    weights = np.stack([1 - share, share], 1)
+    weights[indices[:, 0] == indices[:, 1]] = (1, 0)  # beyond the edge: all on the first tap
+    one = 2**15 if int(weights.max() * 2**15 + 0.5) < 2**15 else 2**14  # the largest weight has 15 bits
+    return AxisMap(indices, (np.floor(weights * one + 0.5) / one).astype(np.float32))
 
 
 class NetworkInput:
