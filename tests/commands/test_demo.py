@@ -1,5 +1,6 @@
-"""The demo from end to end, with less to learn than the real one."""
+"""The demo from end to end, with a shorter training than the real one."""
 
+import pytest
 from PIL import Image
 
 import depict
@@ -7,17 +8,18 @@ from depict.commands import demo
 from depict.data.scenes.dataset import Scenes
 
 
-def test_both_decoders_are_trained_scored_and_shown(tmp_path, monkeypatch, capsys):
-    whole = demo.config
+@pytest.mark.slow
+def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, capsys):
+    real = demo.config
 
     def small(decoder):
-        settings = whole(decoder)
+        settings = real(decoder)
         settings.train.epochs = settings.train.validate_every = 1
         settings.data.limit = 16
         return settings
 
     class InThisProcess:
-        """The pool would not see the smaller settings."""
+        """Processes of a pool would not see the smaller settings."""
 
         def __init__(self, *_):
             pass

@@ -26,9 +26,10 @@ loaded = {name.partition(".")[0] for name in sys.modules}
 print(*sorted({of.lower() for name, of_name in packages_distributions().items() if name in loaded for of in of_name}))
 sys.exit(code)
 """
-"""Segments, then prints the packages that were imported for it."""
+"""Segment, then print the packages that were imported."""
 
 
+@pytest.mark.slow
 def test_the_packages_that_the_guide_names_are_enough_to_segment_with_an_onnx_file(tmp_path):
     guide = (REPOSITORY / "docs/interchange.md").read_text(encoding="utf-8")
     named = set(re.search(r"^pip install (numpy .*)$", guide, re.MULTILINE)[1].split())
@@ -46,6 +47,7 @@ def test_the_packages_that_the_guide_names_are_enough_to_segment_with_an_onnx_fi
     assert imported & required == named
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_quantized_measured_and_applied(tmp_path, capsys):
     save(tiny_model("linear"), tmp_path / "run")
     file = tmp_path / "model.onnx"
@@ -64,7 +66,7 @@ def test_a_run_is_exported_quantized_measured_and_applied(tmp_path, capsys):
     assert json.loads((out / "summary.json").read_text())
 
 
-def test_mistakes_are_told_in_one_line(tmp_path, capsys):
+def test_errors_are_one_line(tmp_path, capsys):
     save(tiny_model("linear"), tmp_path / "run")
     run, file, exported = (str(tmp_path / name) for name in ("run", "model.onnx", "m.onnx"))
     (tmp_path / "m.onnx").write_bytes(b"a graph")

@@ -16,13 +16,13 @@ def test_a_checkpoint_becomes_a_run(tmp_path, capsys):
     assert depict.load(tmp_path / "run").segment(torch.zeros(3, 70, 50, dtype=torch.uint8)).shape == (70, 50)
 
 
-def test_tensors_left_over_are_named_and_told_by_the_exit_code(tmp_path, capsys):
+def test_unknown_tensors_are_named_and_give_exit_code_1(tmp_path, capsys):
     state = official_state("linear") | {"decoder.mystery": torch.zeros(2)}
     assert main(["import", str(write_checkpoint(tmp_path, state, None)), str(tmp_path / "run")]) == 1
     assert "not imported, since the model has no such tensors: 'decoder.mystery'" in capsys.readouterr().err
 
 
-def test_mistakes_are_told_in_one_line_and_leave_no_run(tmp_path, capsys):
+def test_errors_are_one_line_and_leave_no_run(tmp_path, capsys):
     checkpoint = write_checkpoint(tmp_path, official_state("depict_sa"), None)
     run = tmp_path / "run"
     for arguments, message in (
