@@ -1,9 +1,11 @@
-"""The metrics against counting by hand, and the boundary against repeated erosion."""
+"""The metrics agree with counting pixels by hand, and the boundary with repeated erosion."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -11,13 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
-from torch import Tensor, nn
+from torch import Tensor
 
-from depict.config.schema import Config, DataConfig
-from depict.data.dataset import Dataset, Recipe
+from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
+from depict.data import create_dataset
+from depict.data.dataset import Dataset, Recipe, Subset
 from depict.errors import UserError
 from depict.evaluation import Result, boundary, boundary_counts, confusion_matrix, evaluate, sliding_window_for
-from depict.inference.sliding import SlidingWindow
+from depict.model import SegmentationModel
+from support.tiny_model import tiny_model
 
 
 def random_labels(height: int, width: int, classes: int, seed: int, void: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -34,7 +38,7 @@ def result(truth: Tensor, prediction: Tensor, classes: int) -> Result:
 
 
 @given(classes=st.integers(1, 5), height=st.integers(1, 9), width=st.integers(1, 9), seed=st.integers(0, 50))
-def test_every_metric_is_what_counting_pixels_gives(classes, height, width, seed):
+def test_every_metric_agrees_with_counting_pixels(classes, height, width, seed):
     truth, prediction = random_labels(height, width, classes, seed)
     ours = result(truth, prediction, classes)
     pairs = [(t, p) for t, p in zip(truth.flatten().tolist(), prediction.flatten().tolist(), strict=True) if t != 255]
@@ -56,7 +60,7 @@ def test_every_metric_is_what_counting_pixels_gives(classes, height, width, seed
     assert ours.aacc == pytest.approx(np.mean([t == p for t, p in pairs]))
 
 
-def test_a_class_that_appears_nowhere_is_left_out_and_one_only_predicted_counts_as_zero():
+def test_a_class_that_appears_nowhere_is_left_out_and_one_that_is_only_predicted_counts_as_zero():
     truth = torch.tensor([[0, 0, 1, 1]])
     perfect = result(truth, truth, 4)
     assert perfect.miou == 1.0
@@ -67,7 +71,7 @@ def test_a_class_that_appears_nowhere_is_left_out_and_one_only_predicted_counts_
     np.testing.assert_allclose(wrong.accuracy, [1.0, 0.5, np.nan, np.nan])
 
 
-def test_rows_of_the_confusion_matrix_are_the_truth():
+def test_rows_of_the_confusion_matrix_are_the_ground_truth():
     counts = confusion_matrix(torch.tensor([[0, 0, 255]]), torch.tensor([[1, 1, 0]]), 2)
     assert counts.tolist() == [[0, 2], [0, 0]]
 
@@ -94,7 +98,7 @@ def test_the_boundary_is_each_mask_minus_its_erosion(height, width, distance, se
     np.testing.assert_array_equal(boundary(labels, distance).numpy(), expected)
 
 
-def test_boundary_iou_sees_what_iou_hardly_does():
+def test_boundary_iou_drops_for_ragged_edges_that_hardly_change_iou():
     truth = torch.zeros(100, 100, dtype=torch.uint8)
     truth[20:80, 20:80] = 1
     ragged = truth.clone()
@@ -105,14 +109,14 @@ def test_boundary_iou_sees_what_iou_hardly_does():
     assert ours.boundary_iou[1] < 0.9
 
 
-def test_what_is_predicted_on_void_changes_nothing():
+def test_predictions_on_ignored_pixels_change_nothing():
     truth, prediction = random_labels(30, 40, 4, seed=1, void=0.3)
     other = torch.where(truth == 255, (prediction + 1) % 4, prediction)
     assert str(result(truth, prediction, 4)) == str(result(truth, other, 4))
 
 
 class Stripes(Dataset):
-    """Images whose red channel gives away the class; the model below reads it."""
+    """Images whose red channel is 100 times the class, in blocks of 8 x 8 pixels."""
 
     name = "stripes"
     classes = ("dark", "gray", "bright")
@@ -136,35 +140,23 @@ class Stripes(Dataset):
         return image, labels
 
 
-class RedReader(nn.Module):
-    """Stand-in for a model: each 4 x 4 patch votes for the class of its mean red; class 2 is mistaken for 1."""
+class RedPredictor:
+    """Reads the class off the red channel, and predicts class 1 instead of 2."""
 
-    num_classes, patch_size, image_size = 3, (4, 4), (16, 16)
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    classes, palette = Stripes.classes, Stripes.palette
 
-    def __init__(self, side: int | None = None, data: str = "stripes"):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.config = Config(data=DataConfig(name=data, short_edge=side))
+    def labels(self, image: np.ndarray) -> np.ndarray:
+        return np.minimum(image[..., 0] // 100, 1).astype(np.uint8)
 
-    def masks(self, images: Tensor) -> Tensor:
-        assert not self.training
-        red = nn.functional.avg_pool2d(images[:, :1], 4) * 255 / 100
-        return -((red - torch.tensor([0.0, 1.0, 9.0]).view(3, 1, 1)) ** 2)
-
-    def sliding_window(self, multiscale: bool = False) -> SlidingWindow:
-        return SlidingWindow((16, 16), (12, 12), scales=(1.0, 1.5) if multiscale else (1.0,), flip=multiscale)
+    def probabilities(self, image: np.ndarray) -> NoReturn:
+        raise NotImplementedError
 
 
-def test_an_evaluation_tells_classes_images_and_confusion():
+def test_an_evaluation_reports_classes_images_and_confusion():
     seen = []
-    model = RedReader().train()
-    sliding = SlidingWindow((16, 16), (16, 16))
-    ours = evaluate(model, Stripes(), sliding, watch=lambda index, *_: seen.append(index))  # type: ignore[arg-type]
-    assert model.training
+    ours = evaluate(RedPredictor(), Stripes(), watch=lambda index, *_: seen.append(index))
     assert seen == [0, 1, 2, 3, 4]
-    assert ours.accuracy[0] > 0.9
-    assert ours.accuracy[2] < 0.1
+    np.testing.assert_array_equal(ours.accuracy, [1, 1, 0])
     assert ours.confusion.sum() == sum((Stripes().read(i)[1] != 255).sum() for i in range(5))
     assert [row["name"] for row in ours.images] == [f"stripe {i}" for i in range(5)]
     assert sum(row["aacc"] * row["pixels"] for row in ours.images) == pytest.approx(np.trace(ours.confusion), rel=1e-4)
@@ -176,39 +168,58 @@ def test_an_evaluation_tells_classes_images_and_confusion():
     assert plain["confusion"] == ours.confusion.tolist()
 
 
-def test_shards_add_up_to_the_whole():
-    model, sliding = RedReader(), SlidingWindow((16, 16), (16, 16))
-    whole = evaluate(model, Stripes(), sliding)  # type: ignore[arg-type]
-    shards = [evaluate(model, Stripes(), sliding, rank, 3) for rank in range(3)]  # type: ignore[arg-type]
+def test_a_model_is_evaluated_by_the_labels_that_segment_returns():
+    model, scenes = tiny_model().train(), create_dataset("scenes", split="val")
+    images = Subset(scenes, [0, 1])
+    ours = evaluate(model.predictor(), images)
+    assert model.training
+    expected = sum(
+        confusion_matrix(truth, model.segment(image), model.num_classes)
+        for image, truth in (images.read(index) for index in range(2))
+    )
+    np.testing.assert_array_equal(ours.confusion, expected)
+
+
+def test_the_results_of_all_processes_add_up_to_that_of_one():
+    whole = evaluate(RedPredictor(), Stripes())
+    shards = [evaluate(RedPredictor(), Stripes(), rank, 3) for rank in range(3)]
     np.testing.assert_array_equal(sum(shard.confusion for shard in shards), whole.confusion)
     assert sorted(row["index"] for shard in shards for row in shard.images) == [0, 1, 2, 3, 4]
 
 
-def test_a_model_for_other_classes_is_refused():
-    model = RedReader()
-    model.num_classes = 4
-    with pytest.raises(UserError, match="4 classes, 'stripes' has 3"):
-        evaluate(model, Stripes(), SlidingWindow((16, 16), (16, 16)))  # type: ignore[arg-type]
+def test_a_model_with_another_number_of_classes_is_refused():
+    predictor = RedPredictor()
+    predictor.classes = (*Stripes.classes, "more")
+    with pytest.raises(UserError, match="the model has 4 classes, 'stripes' has 3"):
+        evaluate(predictor, Stripes())
+
+
+def model(short_edge: int | None = None, data: str = "stripes") -> SegmentationModel:
+    """Windows of 16 pixels, trained on `data` with this short edge."""
+    encoder = EncoderConfig("vit_tiny_patch16_224", pretrained=False, dim=48, depth=1)
+    config = Config(encoder=encoder, decoder=DecoderConfig("linear"), data=DataConfig(data, short_edge=short_edge))
+    return SegmentationModel(dataclasses.replace(config, image_size=16), Stripes.classes)
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "side"),
+    ("trained", "options", "short_edge"),
     [
-        (RedReader(), {}, 16),
-        (RedReader(side=20), {}, 20),  # as in training
-        (RedReader(side=20, data="other"), {}, 16),  # another data set has its own
-        (RedReader(side=20), {"short_edge": 24}, 24),
+        ({}, {}, 16),
+        ({"short_edge": 20}, {}, 20),  # as in training
+        ({"short_edge": 20, "data": "other"}, {}, 16),  # another data set has its own
+        ({"short_edge": 20}, {"short_edge": 24}, 24),
     ],
 )
-def test_the_resize_side_is_that_of_the_training_the_data_set_or_the_flag(model, options, side):
-    sliding = sliding_window_for(model, Stripes(), **options)
-    assert sliding.short_edge == side
+def test_the_short_edge_is_that_of_the_flag_the_training_or_the_data_set(trained, options, short_edge):
+    sliding = sliding_window_for(model(**trained), Stripes(), **options)
+    assert sliding.short_edge == short_edge
     assert sliding.max_aspect == 2
-    assert sliding.stride == (12, 12)
+    assert sliding.stride == (8, 8)
 
 
-def test_a_model_of_a_larger_crop_sees_images_of_its_crop():
+def test_images_are_not_resized_below_the_crop_of_the_model_unless_requested():
     small = Stripes()
     small.recipe = Recipe(short_edge=12, max_aspect=2, crop=12, epochs=1, batch=1, lr=1.0)
-    assert sliding_window_for(RedReader(), small).short_edge == 16  # type: ignore[arg-type]
-    assert sliding_window_for(RedReader(), small, short_edge=12, stride=5).stride == (5, 5)  # type: ignore[arg-type]
+    assert sliding_window_for(model(), small).short_edge == 16
+    requested = sliding_window_for(model(), small, short_edge=12, stride=5)
+    assert (requested.short_edge, requested.stride) == (12, (5, 5))
