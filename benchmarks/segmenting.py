@@ -53,7 +53,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     def naive(outputs: Outputs) -> None:
         for one in inputs:
             image = read_image(one.path)
-            labels = outputs.table[predictor.labels(image)]
+            labels = outputs.label_values[predictor.labels(image)]
             outputs.write(one.name, image, labels, label_shares(labels, shown))
 
     def ahead(outputs: Outputs) -> None:

@@ -1,4 +1,4 @@
-"""`depict segment` on a small run: every output, every kind of file, one process and two."""
+"""`depict segment` with a small run: every output, every kind of file, one process and two."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from depict.runs import save
 from depict.segment import outputs as outputs_module
 from support.several_processes import torchrun
 from support.strange_files import account, make_mixed
+from support.video import make_video
 
 CLASSES = ("sky", "road", "car")
 PALETTE = ((0, 0, 255), (120, 120, 120), (255, 0, 0))
@@ -109,7 +110,7 @@ def test_only_the_chosen_classes_are_written(run, pictures, tmp_path):
             np.testing.assert_array_equal(part["probabilities"], whole["probabilities"][..., [0, 2]])
 
 
-def test_the_summary_tells_what_the_values_of_label_maps_mean(run, pictures, tmp_path):
+def test_the_summary_has_a_legend_of_the_values_in_label_maps(run, pictures, tmp_path):
     assert segment(run, pictures, "--out", tmp_path / "some", "--classes", "car,sky") == 0
     *shown, other = summary(tmp_path / "some")["legend"]
     assert [(entry["value"], entry["name"]) for entry in shown] == [(0, "sky"), (2, "car")]
@@ -121,18 +122,18 @@ def test_the_summary_tells_what_the_values_of_label_maps_mean(run, pictures, tmp
 
 
 @pytest.mark.parametrize("flags", [(), ("--overwrite",)])
-def test_files_of_others_are_not_written_over(run, tmp_path, capsys, flags):
+def test_files_that_are_not_outputs_are_not_overwritten(run, tmp_path, capsys, flags):
     (tmp_path / "labels").mkdir()
     (tmp_path / "8.png").write_bytes(_png())
     (tmp_path / "labels/8.png").write_bytes(b"a mask made by hand")
     assert segment(run, tmp_path / "8.png", "--out", tmp_path, *flags) == 2
-    told = capsys.readouterr().err
-    assert f"'{tmp_path / 'labels'}' holds files that are not known to be outputs" in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert f"'{tmp_path / 'labels'}' holds files that may not be outputs" in error
+    assert error.count("\n") == 1
     assert (tmp_path / "labels/8.png").read_bytes() == b"a mask made by hand"
 
 
-def test_a_damaged_file_whose_name_is_no_utf8_is_named_and_counted(run, tmp_path):
+def test_a_damaged_file_whose_name_is_not_utf8_is_named_and_counted(run, tmp_path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")).write_bytes(b"x")
     assert segment(run, tmp_path, "--out", tmp_path / "out") == 1
     row = summary(tmp_path / "out")["pictures"][0]
@@ -154,7 +155,7 @@ def test_probabilities_sum_to_one_and_agree_with_the_labels(run, pictures, tmp_p
         assert (chosen >= probabilities.max(2) - 1e-3).all()
 
 
-def test_whole_images_are_what_the_model_sees_at_once(run, pictures, tmp_path):
+def test_with_full_image_the_model_sees_each_picture_at_once(run, pictures, tmp_path):
     assert segment(run, pictures, "--out", tmp_path / "out", "--full-image") == 0
     model = depict.load(run)
     image = read(pictures / "10.png")  # larger than the window of 32 on both sides
@@ -165,7 +166,7 @@ def test_whole_images_are_what_the_model_sees_at_once(run, pictures, tmp_path):
     np.testing.assert_array_equal(read(tmp_path / "out/labels/10.png")[clear], logits.argmax(0).numpy()[clear])
 
 
-def test_existing_outputs_are_kept_until_they_are_to_be_overwritten(run, pictures, tmp_path, capsys):
+def test_existing_outputs_are_kept_unless_overwrite_is_given(run, pictures, tmp_path, capsys):
     out = tmp_path / "out"
     assert segment(run, pictures / "8.png", "--out", out) == 0
     path = out / "labels/8.png"
@@ -185,7 +186,7 @@ def test_existing_outputs_are_kept_until_they_are_to_be_overwritten(run, picture
 
 
 @pytest.mark.parametrize("given", ["", "*", "**/*.png"])
-def test_outputs_may_lie_in_the_folder_of_the_pictures(run, pictures, capsys, given):
+def test_outputs_may_be_in_the_folder_of_the_pictures(run, pictures, capsys, given):
     assert segment(run, f"{pictures}/{given}", "--out", pictures, "--probabilities") == 0
     files = sorted(pictures.rglob("*"))
     assert segment(run, f"{pictures}/{given}", "--out", pictures, "--probabilities") == 0
@@ -204,7 +205,7 @@ def test_a_damaged_or_missing_output_is_made_again(run, pictures, tmp_path):
     assert (out / "labels/8.png").read_bytes() == whole
 
 
-def test_outputs_of_other_settings_or_another_file_are_not_taken_for_these(run, pictures, tmp_path, capsys):
+def test_outputs_of_other_settings_or_another_file_are_not_kept_for_these(run, pictures, tmp_path, capsys):
     out = tmp_path / "out"
     assert segment(run, pictures / "8.png", "--out", out) == 0
     assert segment(run, pictures / "8.png", "--out", out, "--multiscale") == 2
@@ -214,13 +215,14 @@ def test_outputs_of_other_settings_or_another_file_are_not_taken_for_these(run, 
     (pictures / "9.png").rename(other / "8.png")
     for _ in range(2):  # the refusal does not make the second file the owner
         assert segment(run, other / "8.png", "--out", out) == 1
-        assert "would go where the outputs of" in capsys.readouterr().err
+        assert "would overwrite the outputs of" in capsys.readouterr().err
     assert segment(run, other / "8.png", "--out", out, "--overwrite") == 0
     assert [row["source"] for row in summary(out)["pictures"] if row["status"] != "failed"] == [str(other / "8.png")]
 
 
+@pytest.mark.slow
 def test_a_compiled_network_gives_the_same_labels(run, pictures, tmp_path, monkeypatch):
-    # Traced and run as it stands: making machine code takes a minute.
+    # Only traced: generating machine code takes a minute.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     assert segment(run, pictures, "--out", tmp_path / "plain", "--device", "cpu") == 0
     assert segment(run, pictures, "--out", tmp_path / "compiled", "--device", "cpu", "--compile") == 0
@@ -229,7 +231,7 @@ def test_a_compiled_network_gives_the_same_labels(run, pictures, tmp_path, monke
         np.testing.assert_array_equal(plain, compiled)
 
 
-def test_the_turn_that_a_camera_noted_is_respected(run, tmp_path):
+def test_the_orientation_that_a_camera_recorded_is_applied(run, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=exif)
@@ -257,8 +259,9 @@ def test_a_full_disk_ends_the_work_and_leaves_nothing_half_written(run, pictures
     assert not list(out.rglob("*.part*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(run, tmp_path, ending, code):
+def test_an_interrupted_call_leaves_complete_files_and_a_summary_and_is_resumed(run, tmp_path, ending, code):
     folder, out = tmp_path / "many", tmp_path / "out"
     folder.mkdir()
     for number in range(100):
@@ -268,9 +271,9 @@ def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(
         while process.poll() is None and not (out / "labels/3.png").is_file():
             time.sleep(0.01)
         process.send_signal(ending)
-        told = process.communicate()[1].decode()
-    assert process.returncode == code, told
-    assert "Traceback" not in told
+        error = process.communicate()[1].decode()
+    assert process.returncode == code, error
+    assert "Traceback" not in error
     assert not list(out.rglob(".*"))
     done = {path.stem for path in (out / "labels").iterdir()}
     assert {row["name"] for row in summary(out)["pictures"]} <= done
@@ -280,6 +283,7 @@ def test_what_is_ended_early_leaves_whole_files_and_a_summary_and_goes_on_later(
     assert kept == done
 
 
+@pytest.mark.slow
 def test_processes_that_torchrun_ends_leave_nothing_half_written(run, tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (1500, 1500)).save(tmp_path / name)
@@ -297,11 +301,12 @@ def test_processes_that_torchrun_ends_leave_nothing_half_written(run, tmp_path):
         time.sleep(0.01)
     for one in started:
         one.terminate()
-    told = [one.communicate()[1].decode() for one in started]
-    assert [one.returncode for one in started] == [143, 143], told
+    error = [one.communicate()[1].decode() for one in started]
+    assert [one.returncode for one in started] == [143, 143], error
     assert not list(out.rglob(".*"))
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, tmp_path):
     (pictures / "bad.png").write_bytes(b"")
     done = torchrun("segment", run, pictures, "--out", tmp_path / "two")
@@ -315,8 +320,6 @@ def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, t
 
 
 def test_a_video_gives_a_folder_of_frames(run, tmp_path):
-    from test_inputs import make_video
-
     make_video(tmp_path / "clip.mp4", 3)
     assert segment(run, tmp_path / "clip.mp4", "--out", tmp_path / "out") == 0
     names = [f"{number:06d}.png" for number in (1, 2, 3)]
@@ -327,7 +330,7 @@ def test_a_video_gives_a_folder_of_frames(run, tmp_path):
     assert segment(run, tmp_path / "cut.mp4", "--out", tmp_path / "out") == 1
 
 
-def test_sixty_files_from_strangers_are_all_accounted_for(run, tmp_path, capfd):
+def test_sixty_strange_files_are_all_accounted_for(run, tmp_path, capfd):
     folder = tmp_path / "mixed"
     expected = make_mixed(folder, 60, largest=(130, 90))
     assert segment(run, folder, "--out", tmp_path / "out", "--workers", "3") == 1
@@ -347,15 +350,15 @@ def test_a_locked_folder_is_named_and_counted(run, pictures, tmp_path, monkeypat
 
     monkeypatch.setattr(os, "scandir", scandir)
     assert segment(run, pictures, "--out", tmp_path / "out") == 1
-    told = capsys.readouterr()
-    assert "4 pictures: 3 written, 0 kept, 1 failed" in told.out
+    printed = capsys.readouterr()
+    assert "4 pictures: 3 written, 0 kept, 1 failed" in printed.out
     error = f"cannot read '{pictures / 'locked'}': Permission denied."
-    assert f"depict: skipped: {error}" in told.err
+    assert f"depict: skipped: {error}" in printed.err
     row = {"name": "locked", "source": str(pictures / "locked"), "status": "failed", "error": error}
     assert summary(tmp_path / "out")["pictures"][3:] == [row]
 
 
-def test_a_folder_of_the_name_of_an_output_ends_nothing(run, tmp_path):
+def test_a_folder_with_the_name_of_an_output_is_no_obstacle(run, tmp_path):
     folder = tmp_path / "pictures"
     (folder / "x.png").mkdir(parents=True)
     for name in ("x.jpg", "x.png/y.jpg", "z.jpg"):
@@ -364,7 +367,7 @@ def test_a_folder_of_the_name_of_an_output_ends_nothing(run, tmp_path):
     assert sorted(row["name"] for row in summary(tmp_path / "out")["pictures"]) == ["x.jpg", "x.png/y", "z"]
 
 
-def test_a_name_that_is_no_utf8_is_segmented_and_told(run, tmp_path):
+def test_a_name_that_is_not_utf8_is_segmented_and_reported(run, tmp_path):
     raw = os.fsencode(tmp_path) + b"/caf\xe9.png"
     Path(os.fsdecode(raw)).write_bytes(_png())
     assert segment(run, tmp_path, "--out", tmp_path / "out") == 0
@@ -381,24 +384,24 @@ def _png() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["missing.png"], "there is no file or folder 'missing.png'"),
         (["{pictures}", "--classes", "skye"], "unknown class 'skye'. Did you mean 'sky'?"),
         (["{pictures}", "--classes", ","], "--classes names no class"),
         (["{pictures}", "--workers", "0"], "--workers must be at least 1"),
         (["{pictures}", "--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
-        ([], "no pictures were given"),
+        ([], "no pictures given"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(run, pictures, tmp_path, capsys, arguments, said):
+def test_wrong_arguments_are_reported_in_one_line(run, pictures, tmp_path, capsys, arguments, message):
     arguments = [word.format(pictures=pictures) for word in arguments]
     assert segment(run, *arguments, "--out", tmp_path / "out") == 2
-    told = capsys.readouterr().err.strip()
-    assert said in told
-    assert "\n" not in told
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
 
 
-def test_the_engine_needs_no_torch():
+def test_the_pipeline_needs_no_torch():
     code = "import sys, depict.segment.pipeline, depict.commands.segment; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

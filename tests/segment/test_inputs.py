@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from depict.errors import UserError
 from depict.segment import inputs
-from depict.segment.inputs import find_inputs, frame_count, natural, video_frames
+from depict.segment.inputs import find_inputs, natural
 
 
 def touch(root: Path, *names: str) -> None:
@@ -30,7 +29,7 @@ def names(*given: Path | str, out: str = "nowhere") -> list[str]:
     return [one.name for one in find_inputs([str(one) for one in given], Path(out))[0]]
 
 
-def test_a_folder_is_read_to_the_bottom_in_natural_order(tmp_path):
+def test_a_folder_is_searched_recursively_in_natural_order(tmp_path):
     touch(tmp_path, "frame10.png", "frame2.png", "frame1.JPG", "b/9.png", "b/10.png")
     assert names(tmp_path) == ["b/9", "b/10", "frame1", "frame2", "frame10"]
 
@@ -42,19 +41,19 @@ def test_numbers_in_names_sort_by_value(numbers):
     assert [p.name for p in sorted(shuffled, key=natural)] == [f"frame {n} é.png" for n in sorted(numbers)]
 
 
-def test_pictures_that_differ_in_their_ending_only_keep_it(tmp_path):
+def test_pictures_that_differ_only_in_their_suffix_keep_it(tmp_path):
     touch(tmp_path, "a.jpg", "a.png", "b.png", "c/a.jpg")
     assert sorted(names(tmp_path)) == ["a.jpg", "a.png", "b", "c/a"]
 
 
-def test_a_picture_beside_a_folder_of_its_outputs_name_keeps_its_ending(tmp_path):
+def test_a_picture_whose_output_would_have_the_name_of_a_folder_keeps_its_suffix(tmp_path):
     touch(tmp_path, "x.jpg", "x.png/y.jpg", "z.jpg", "w.jpg", "W.NPZ/y.jpg")
     assert names(tmp_path) == ["W.NPZ/y", "w.jpg", "x.jpg", "x.png/y", "z"]
     touch(tmp_path, "x.jpg.png/y.jpg")
     assert "x.jpg_" in names(tmp_path)
 
 
-def test_names_stay_distinct_when_a_kept_ending_meets_another_name(tmp_path):
+def test_names_stay_distinct_when_a_kept_suffix_gives_the_name_of_another(tmp_path):
     touch(tmp_path, "a.jpg", "a.png", "a.png.jpg")
     assert len(set(names(tmp_path))) == 3
 
@@ -88,26 +87,26 @@ def test_a_file_that_is_given_twice_is_read_once(tmp_path):
 
 def test_other_files_hidden_files_and_the_output_folder_are_left_out(tmp_path):
     touch(tmp_path, "a.png", "notes.txt", "clip.mp4", ".hidden.png", ".git/b.png", "out/labels/a.png")
-    found, passed = find_inputs([str(tmp_path)], tmp_path / "out")
+    found, ignored = find_inputs([str(tmp_path)], tmp_path / "out")
     assert [one.name for one in found] == ["a"]
-    assert sorted(path.name for path in passed) == ["clip.mp4", "notes.txt"]
+    assert sorted(path.name for path in ignored) == ["clip.mp4", "notes.txt"]
 
 
-def test_outputs_among_the_pictures_are_no_inputs_however_they_are_given(tmp_path):
+def test_outputs_among_the_pictures_never_become_inputs(tmp_path):
     touch(tmp_path, "a.png", "labels/a.png", "sub/labels/b.png", "summary.json", "sub/summary.json")
     own = ["labels", "summary.json"]
-    found, passed = find_inputs([str(tmp_path)], tmp_path, own)
+    found, ignored = find_inputs([str(tmp_path)], tmp_path, own)
     assert [one.name for one in found] == ["a", "sub/labels/b"]
-    assert passed == [tmp_path / "sub/summary.json"]
-    found, passed = find_inputs([f"{tmp_path}/**/*.png", f"{tmp_path}/summary.json"], tmp_path, own)
+    assert ignored == [tmp_path / "sub/summary.json"]
+    found, ignored = find_inputs([f"{tmp_path}/**/*.png", f"{tmp_path}/summary.json"], tmp_path, own)
     assert [one.name for one in found] == ["a", "sub/labels/b"]
-    assert passed == [tmp_path / "labels/a.png", tmp_path / "summary.json"]
-    found, passed = find_inputs([f"{tmp_path}/*", f"{tmp_path}/sub"], tmp_path / "sub", own)
+    assert ignored == [tmp_path / "labels/a.png", tmp_path / "summary.json"]
+    found, ignored = find_inputs([f"{tmp_path}/*", f"{tmp_path}/sub"], tmp_path / "sub", own)
     assert [one.name for one in found] == ["a", "labels/a", "summary"]
-    assert passed == []
+    assert ignored == []
 
 
-def test_a_file_that_is_named_itself_may_have_any_ending(tmp_path):
+def test_a_file_that_is_given_by_itself_may_have_any_suffix(tmp_path):
     touch(tmp_path, "scan.dat")
     assert names(tmp_path / "scan.dat") == ["scan"]
 
@@ -116,15 +115,15 @@ def test_links_to_folders_are_not_followed_in_circles(tmp_path):
     touch(tmp_path, "a.png")
     (tmp_path / "again").symlink_to(tmp_path)
     (tmp_path / "again.png").symlink_to(tmp_path)
-    found, passed = find_inputs([str(tmp_path)], tmp_path / "out")
+    found, ignored = find_inputs([str(tmp_path)], tmp_path / "out")
     assert [one.name for one in found] == ["a"]
-    assert passed == [tmp_path / "again", tmp_path / "again.png"]
+    assert ignored == [tmp_path / "again", tmp_path / "again.png"]
     assert names(tmp_path / "again") == ["a"]
 
 
 @contextmanager
 def ordinary_user() -> Iterator[Path]:
-    """A folder of somebody who may not read everything, as root may, and whom we are meanwhile."""
+    """A folder of a user without root's permissions, as whom this process runs inside the block."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -136,21 +135,21 @@ def ordinary_user() -> Iterator[Path]:
             os.seteuid(0)
 
 
-def test_a_folder_that_may_not_be_listed_is_named():
+def test_a_folder_that_cannot_be_listed_is_named():
     with ordinary_user() as folder:
         touch(folder, "a.png", "locked.mp4/b.png")
         locked = folder / "locked.mp4"
         locked.chmod(0)
-        found, passed = find_inputs([str(folder)], folder / "out")
+        found, ignored = find_inputs([str(folder)], folder / "out")
         with pytest.raises(UserError) as caught:
             find_inputs([str(locked)], folder / "out")
     said = f"cannot read '{locked}': Permission denied."
     assert [(one.name, one.error, one.video) for one in found] == [("a", None, False), ("locked.mp4", said, False)]
-    assert passed == []
+    assert ignored == []
     assert str(caught.value) == said
 
 
-def test_nothing_is_lost_in_a_folder_that_may_be_listed_but_not_entered():
+def test_everything_is_reported_in_a_folder_that_may_be_listed_but_not_entered():
     with ordinary_user() as folder:
         touch(folder, "a.png", "half/b.png", "half/deep/c.png")
         (folder / "half").chmod(0o400)
@@ -161,56 +160,15 @@ def test_nothing_is_lost_in_a_folder_that_may_be_listed_but_not_entered():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "no pictures were given"),
+        ([], "no pictures given"),
         (["missing.png"], "there is no file or folder 'missing.png'"),
         (["missing*.png"], "nothing matches 'missing*.png'"),
-        (["empty"], "there is no picture in 'empty' (1 other files)"),
+        (["empty"], "no picture in 'empty' (1 other files)"),
     ],
 )
-def test_what_is_not_there_is_told(tmp_path, monkeypatch, given, said):
+def test_missing_inputs_are_reported(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "empty/readme.txt")
     with pytest.raises(UserError) as caught:
         find_inputs(given, tmp_path / "out")
     assert said in str(caught.value)
-
-
-def test_a_video_without_its_library_says_how_to_get_it(tmp_path, monkeypatch):
-    touch(tmp_path, "clip.mp4")
-    monkeypatch.setattr(inputs.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match=r"clip.mp4', PyAV is needed: pip install av\."):
-        find_inputs([str(tmp_path / "clip.mp4")], tmp_path)
-
-
-def make_video(path: Path, count: int) -> None:
-    """Frames of 64 x 48 that grow brighter by 20 each."""
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for number in range(count):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 20 * number + 20, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
-def test_the_frames_of_a_video_come_in_order_and_are_shared_out(tmp_path):
-    make_video(tmp_path / "clip.mp4", 7)
-    assert names(tmp_path / "clip.mp4") == ["clip.mp4"]
-    assert frame_count(tmp_path / "clip.mp4") == 7
-    frames = list(video_frames(tmp_path / "clip.mp4"))
-    assert [number for number, _ in frames] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(frame.shape == (48, 64, 3) and frame.dtype == np.uint8 for _, frame in frames)
-    for number, frame in frames:
-        assert abs(frame.mean() - 20 * number) < 4
-    shares = [[number for number, _ in video_frames(tmp_path / "clip.mp4", rank, 2)] for rank in range(2)]
-    assert shares == [[1, 3, 5, 7], [2, 4, 6]]
-
-
-def test_a_damaged_video_is_named_in_one_line(tmp_path):
-    pytest.importorskip("av")
-    (tmp_path / "clip.mp4").write_bytes(b"nothing of the kind")
-    assert frame_count(tmp_path / "clip.mp4") is None
-    with pytest.raises(UserError, match="clip.mp4' is not a readable video") as caught:
-        list(video_frames(tmp_path / "clip.mp4"))
-    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The engine between files and a predictor: sixteen bits, refusals, order, and how far it reads ahead. No torch."""
+"""From files through a predictor to outputs: 16 bits, errors, order, and how far ahead it reads. No torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from PIL import Image
 
 from depict.errors import UserError
-from depict.segment import pipeline as segmenting
+from depict.segment import pipeline
 from depict.segment.inputs import find_inputs
-from depict.segment.outputs import Outputs, Summary, choose_classes
+from depict.segment.outputs import Outputs, choose_classes
 from depict.segment.pipeline import segment_all
+from depict.segment.summary import Summary
 
 PALETTE = tuple((index % 256, index // 256, 9) for index in range(300))
 
@@ -54,7 +55,7 @@ def read(path) -> np.ndarray:
         return np.asarray(picture)
 
 
-def test_more_than_256_classes_are_written_in_sixteen_bits_and_kept(inputs, tmp_path):
+def test_more_than_256_classes_are_written_in_16_bits_and_kept(inputs, tmp_path):
     for status in ("written", "kept"):
         rows = list(segment_all(Brightness(), inputs, outputs(tmp_path), workers=2))
         assert [row["status"] for row in rows if row["name"] != "1"] == [status] * 3
@@ -67,7 +68,7 @@ def test_more_than_256_classes_are_written_in_sixteen_bits_and_kept(inputs, tmp_
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
-def test_a_picture_that_the_predictor_refuses_is_named_and_the_others_go_on(inputs, tmp_path, probabilities):
+def test_a_picture_that_the_predictor_refuses_is_named_and_the_others_are_written(inputs, tmp_path, probabilities):
     rows = list(segment_all(Brightness(), inputs, outputs(tmp_path, probabilities=probabilities), workers=1))
     rows.sort(key=lambda row: row["order"])
     assert [row["status"] for row in rows] == ["written", "failed", "written", "written"]
@@ -94,9 +95,9 @@ def test_processes_share_the_pictures_without_gaps_or_repeats(inputs, tmp_path):
 
 
 def test_no_more_pixels_are_read_ahead_than_allowed(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(segmenting, "AHEAD_PIXELS", 100)  # less than the first picture alone
+    monkeypatch.setattr(pipeline, "AHEAD_PIXELS", 100)  # less than the first picture alone
     reading, most, lock = [0], [0], threading.Lock()
-    real = segmenting.read_image
+    real = pipeline.read_image
 
     def watched(path):
         with lock:
@@ -110,20 +111,20 @@ def test_no_more_pixels_are_read_ahead_than_allowed(inputs, tmp_path, monkeypatc
                 reading[0] -= 1
             return image[..., 0]
 
-    monkeypatch.setattr(segmenting, "read_image", watched)
+    monkeypatch.setattr(pipeline, "read_image", watched)
     rows = list(segment_all(Slow(), inputs, outputs(tmp_path), workers=4))
     assert len(rows) == 4
     assert most[0] <= 2  # the one at the network and the one that waits
 
 
-def test_a_byte_is_enough_where_all_values_fit(tmp_path):
-    def table(count: int, shown: tuple[int, ...]) -> np.ndarray:
-        return Outputs(tmp_path, Brightness.classes[:count], PALETTE[:count], shown).table
+def test_label_maps_have_8_bits_where_all_values_fit(tmp_path):
+    def values(count: int, shown: tuple[int, ...]) -> np.ndarray:
+        return Outputs(tmp_path, Brightness.classes[:count], PALETTE[:count], shown).label_values
 
-    assert table(256, tuple(range(256))).dtype == np.uint8
-    assert table(256, (1,)).dtype == np.uint16  # 255 is a class, so it cannot mean "other"
-    assert table(255, (1,)).tolist() == [255, 1] + [255] * 253
-    assert table(257, tuple(range(257))).dtype == np.uint16
+    assert values(256, tuple(range(256))).dtype == np.uint8
+    assert values(256, (1,)).dtype == np.uint16  # 255 is a class, so it cannot mean "other"
+    assert values(255, (1,)).tolist() == [255, 1] + [255] * 253
+    assert values(257, tuple(range(257))).dtype == np.uint16
 
 
 def test_classes_are_chosen_by_name():
@@ -131,7 +132,7 @@ def test_classes_are_chosen_by_name():
     assert choose_classes(("sky", "road", "car"), "car, sky,car") == (0, 2)
 
 
-def test_a_summary_that_is_none_is_not_overwritten(tmp_path):
+def test_a_summary_of_another_program_is_not_overwritten(tmp_path):
     (tmp_path / "summary.json").write_text('{"mine": 1}')
     with pytest.raises(UserError, match=r"summary.json' is not a summary of depict: remove it"):
         Summary(tmp_path, {"model": "x"}, overwrite=True)

@@ -128,7 +128,7 @@ def account(folder: Path, out: Path, expected: dict[str, Expected]) -> list[str]
     """What the outputs in `out` say otherwise than expected of the files in `folder`."""
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     rows = {Path(row["source"]).relative_to(folder).as_posix(): row for row in summary["pictures"]}
-    passed = {Path(path).relative_to(folder).as_posix() for path in summary["passed_over"]}
+    passed = {Path(path).relative_to(folder).as_posix() for path in summary["ignored"]}
     wrong = [f"{name}: not expected" for name in (*rows, *passed) if name not in expected]
     labels = set()
     for name, (status, size) in expected.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 import sys
 import threading
@@ -66,28 +65,29 @@ def main(
     from tqdm import tqdm
 
     from depict.segment.inputs import find_inputs
-    from depict.segment.outputs import KINDS, Outputs, Row, Summary, choose_classes
+    from depict.segment.outputs import FOLDERS, Outputs, choose_classes
     from depict.segment.pipeline import segment_all
     from depict.segment.predictor import open_predictor
+    from depict.segment.summary import FILE, Row, Summary
 
     check_folder(out)
     check_at_least(1, workers=workers)
-    inputs, passed = find_inputs(pictures, out, own=(*KINDS, "summary.json"))
+    inputs, ignored = find_inputs(pictures, out, output_names=(*FOLDERS, FILE))
     with processes() as (rank, world, local):
         predictor = open_predictor(
             model, multiscale=multiscale, full_image=full_image, compile=compile, device=device, local=local
         )
         shown = choose_classes(predictor.classes, classes)
         outputs = Outputs(out, predictor.classes, predictor.palette, shown, overlay, probabilities, overwrite)
-        about = {
+        settings = {
             "model": str(Path(model).absolute()) if Path(model).exists() else model,
             "multiscale": multiscale,
             "full_image": full_image,
             "classes": [predictor.classes[index] for index in shown],
             "legend": outputs.legend,
         }
-        summary = Summary(out, about, overwrite)
-        summary.write([], passed)  # marks the folder as ours, for other processes and calls, however this one ends
+        summary = Summary(out, settings, overwrite)
+        summary.write([], ignored)  # marks the folder as ours, for other processes and calls, however this one ends
         rows: list[Row] = []
         started = time.perf_counter()
         try:
@@ -97,22 +97,20 @@ def main(
                 tqdm(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
                 warnings.simplefilter("ignore")  # remarks of image decoders on odd files
-                files = [entry for entry in inputs if entry.error is None]
-                done = segment_all(predictor, files, outputs, workers, rank, world, summary.sources)
-                for row in itertools.chain(done, _unreadable_folders(inputs) if rank == 0 else ()):
+                for row in segment_all(predictor, inputs, outputs, workers, rank, world, summary.sources):
                     rows.append(row)
                     bar.update()
                     if row["status"] == "failed":
                         bar.write(f"depict: skipped: {row['error']}", file=sys.stderr)
         finally:
             if world == 1:
-                summary.write(rows, passed)
+                summary.write(rows, ignored)
         if world > 1:
             rows = _gather(rows, world)
             if rank == 0:
-                summary.write(rows, passed)
+                summary.write(rows, ignored)
         if rank == 0:
-            _report(rows, time.perf_counter() - started, len(passed), summary.path)
+            _report(rows, time.perf_counter() - started, len(ignored), summary.path)
         return 1 if any(row["status"] == "failed" for row in rows) else 0
 
 
@@ -132,19 +130,9 @@ def _exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _unreadable_folders(inputs: list[Input]) -> Iterator[dict[str, Any]]:
-    """A row of the summary for each folder that could not be listed."""
-    from depict.segment.outputs import readable
-
-    for number, entry in enumerate(inputs):
-        if entry.error is not None:
-            row = {"name": readable(entry.name), "source": readable(entry.path), "order": (number, 0)}
-            yield row | {"status": "failed", "error": readable(entry.error)}
-
-
 def _count(inputs: list[Input], world: int) -> int | None:
     """The number of pictures and frames for this process; None if a video does not state its length."""
-    from depict.segment.inputs import frame_count
+    from depict.segment.video import frame_count
 
     counts = [frame_count(entry.path) if entry.video else 1 for entry in inputs]
     known = [count for count in counts if count is not None]
@@ -160,11 +148,11 @@ def _gather(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
     return [row for part in parts for row in part]
 
 
-def _report(rows: list[dict[str, Any]], seconds: float, passed: int, path: Path) -> None:
+def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, path: Path) -> None:
     count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
     text = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
-    if passed:
-        text += f"; {passed} other files skipped"
+    if ignored:
+        text += f"; {ignored} other files ignored"
     if count["written"]:
         text += f" ({count['written'] / seconds:.2f} written per second)"
     print(text)

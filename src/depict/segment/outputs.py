@@ -1,15 +1,13 @@
-"""What segmenting a picture leaves on the disk: label map, overlay, probabilities, and a summary of all pictures.
+"""The files that `depict segment` writes for each picture.
 
 FOLDER/labels/NAME.png           the class of each pixel
-FOLDER/overlays/NAME.png         colors over the picture, with a legend
+FOLDER/overlays/NAME.png         the classes in colors over the picture, with a legend
 FOLDER/probabilities/NAME.npz    `probabilities` float16 (H, W, C) and `classes`
-FOLDER/summary.json              size and shares of the classes of every picture, and what failed
 """
 
 from __future__ import annotations
 
-import json
-import os
+import functools
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,23 +18,21 @@ import numpy as np
 from PIL import Image
 
 from depict.errors import UserError, unknown
-from depict.io.files import atomic_path, write_json
+from depict.io.files import atomic_path
 from depict.io.images import MAX_PIXELS
 from depict.viz.overlays import label_picture, overlay
 
-KINDS = ("labels", "overlays", "probabilities")
-"""The folders of outputs."""
+FOLDERS = ("labels", "overlays", "probabilities")
 OTHER = "(other)"
-"""Pixels of the classes that are not shown."""
-Row = dict[str, Any]
+"""Name of the pixels whose class is not shown."""
 Bands = Iterable[tuple[int, int, np.ndarray]]
 
 
-def choose_classes(classes: Sequence[str], wanted: str | None) -> tuple[int, ...]:
-    """Indices of the classes in a list such as sky,road; all of them if nothing is said."""
-    if wanted is None:
+def choose_classes(classes: Sequence[str], text: str | None) -> tuple[int, ...]:
+    """Indices of the classes in a list such as `sky,road`; of all classes for None."""
+    if text is None:
         return tuple(range(len(classes)))
-    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in classes:
             raise unknown("class", name, classes)
@@ -47,53 +43,53 @@ def choose_classes(classes: Sequence[str], wanted: str | None) -> tuple[int, ...
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is written where. The label map is written last: where it is, the others are, too."""
+    """What is written where. The label map comes last: if it exists, so do the other files."""
 
     folder: Path
     classes: tuple[str, ...]
     palette: tuple[tuple[int, int, int], ...]
     shown: tuple[int, ...]
-    """Classes that are shown and written; the others become the largest value of a label map, 255 or 65535."""
+    """Classes that are shown; pixels of others get the largest value of a label map, 255 or 65535."""
     overlays: bool = True
     probabilities: bool = False
     overwrite: bool = False
 
-    @property
-    def legend(self) -> list[dict[str, Any]]:
-        """What the values of a label map mean, and the colors of the overlay."""
-        entries = [{"value": i, "name": self.classes[i], "color": list(self.palette[i])} for i in self.shown]
-        if len(self.shown) < len(self.classes):
-            entries.append({"value": int(self.table.max()), "name": OTHER})
-        return entries
-
-    @property
-    def table(self) -> np.ndarray:
-        """What is written for each class, (C,), in 8 bits if they hold all values."""
+    @functools.cached_property
+    def label_values(self) -> np.ndarray:
+        """The value in a label map of each class, (C,); uint8 if 8 bits hold all values, else uint16."""
         complete = len(self.shown) == len(self.classes)
         dtype = np.uint8 if len(self.classes) + (not complete) <= 256 else np.uint16
-        table = np.full(len(self.classes), np.iinfo(dtype).max, dtype)
-        table[list(self.shown)] = self.shown
-        return table
+        values = np.full(len(self.classes), np.iinfo(dtype).max, dtype)
+        values[list(self.shown)] = self.shown
+        return values
 
-    def path(self, kind: str, name: str) -> Path:
-        """Of the output of a kind: labels, overlays or probabilities."""
-        return self.folder / kind / f"{name}.{'npz' if kind == 'probabilities' else 'png'}"
+    @property
+    def legend(self) -> list[dict[str, Any]]:
+        """Name and color of each value in a label map."""
+        entries = [{"value": i, "name": self.classes[i], "color": list(self.palette[i])} for i in self.shown]
+        if len(self.shown) < len(self.classes):
+            entries.append({"value": int(self.label_values.max()), "name": OTHER})
+        return entries
 
-    def existing(self, name: str) -> np.ndarray | None:
-        """The label map, if all outputs of a picture are there and are to be kept."""
-        kinds = ["labels"] + ["overlays"] * self.overlays + ["probabilities"] * self.probabilities
-        if self.overwrite or not all(self.path(kind, name).is_file() for kind in kinds):
+    def path(self, folder: str, name: str) -> Path:
+        """The output of a picture in one of FOLDERS."""
+        return self.folder / folder / f"{name}.{'npz' if folder == 'probabilities' else 'png'}"
+
+    def existing_labels(self, name: str) -> np.ndarray | None:
+        """The label map of a picture, if all its outputs exist and are to be kept."""
+        folders = ["labels"] + ["overlays"] * self.overlays + ["probabilities"] * self.probabilities
+        if self.overwrite or not all(self.path(folder, name).is_file() for folder in folders):
             return None
         try:
             with Image.open(self.path("labels", name)) as picture:
                 if picture.width * picture.height <= MAX_PIXELS and picture.mode in ("P", "I;16"):
                     return np.asarray(picture)
         except (OSError, SyntaxError, ValueError):
-            pass  # damaged by others: made again
+            pass  # damaged: it is made again
         return None
 
     def write(self, name: str, image: np.ndarray, labels: np.ndarray, shares: dict[int, float]) -> None:
-        """Overlay and label map of a picture (H, W, 3) and its written labels (H, W)."""
+        """Write overlay and label map of an image (H, W, 3) with the label values (H, W)."""
         if self.overlays:
             picture = overlay(image, labels, self.classes, self.palette, shares)
             with atomic_path(self.path("overlays", name)) as temporary:
@@ -102,7 +98,10 @@ class Outputs:
             label_picture(labels, self.palette).save(temporary, "png")
 
     def write_probabilities(self, name: str, bands: Bands, height: int, width: int) -> np.ndarray:
-        """Write the probabilities of a picture, (start, stop, (C, stop - start, W)) each; gives the labels (H, W)."""
+        """Write the probabilities of a picture as they come; returns the class (H, W) of the largest.
+
+        `bands` are (start, stop, probabilities (C, stop - start, W)) from top to bottom.
+        """
         labels = np.empty((height, width), np.uint16)
         with (
             atomic_path(self.path("probabilities", name)) as temporary,
@@ -119,71 +118,9 @@ class Outputs:
                     file.write(band[list(self.shown)].transpose(1, 2, 0).astype("<f2").tobytes())
         return labels
 
-    def describe(self, labels: np.ndarray, shares: dict[int, float]) -> Row:
-        """Size and the share of each shown class, for the summary."""
+    def describe(self, labels: np.ndarray, shares: dict[int, float]) -> dict[str, Any]:
+        """Size of a picture and the share of each shown class, for the summary."""
         rounded = {self.classes[index]: round(share, 6) for index, share in shares.items()}
         if len(shares) < len(self.classes):
             rounded[OTHER] = round(max(0.0, 1 - sum(shares.values())), 6)
         return {"height": labels.shape[0], "width": labels.shape[1], "shares": rounded}
-
-
-class Summary:
-    """The file summary.json of an output folder: how its outputs were made, and a row for each picture.
-
-    It grows over several calls for the same folder. Outputs made otherwise, or of another file, are never taken for
-    those that are asked for; and files that are no outputs are never taken for such, nor written over.
-    """
-
-    def __init__(self, folder: Path, about: dict[str, Any], overwrite: bool) -> None:
-        self.path = folder / "summary.json"
-        self.about = about
-        self.rows: dict[tuple[str, str], Row] = {}
-        filled = [folder / kind for kind in KINDS if (folder / kind).is_dir() and any((folder / kind).iterdir())]
-        before = self._read()  # only now: of several processes one may have begun to write meanwhile
-        if filled and not before:
-            raise UserError(
-                f"'{filled[0]}' holds files that are not known to be outputs, since there is no '{self.path}': "
-                "give another --out."
-            )
-        differing = [key for key in about if key in before and before[key] != about[key]]
-        if before and not differing:
-            self.rows = {(row["name"], row["source"]): row for row in before["pictures"]}
-        elif before and not overwrite:
-            raise UserError(
-                f"the outputs in '{folder}' were made with another setting ({differing[0]}: "
-                f"{json.dumps(before[differing[0]])}): give another --out, or --overwrite."
-            )
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """The file that each name's outputs were made of."""
-        return {name: source for (name, source), row in self.rows.items() if row["status"] != "failed"}
-
-    def write(self, rows: Iterable[Row], passed: Sequence[Path]) -> None:
-        """Add rows and write the file."""
-        sources = self.sources
-        for row in sorted(rows, key=lambda row: row["order"]):
-            name, source = row["name"], row["source"]
-            if row["status"] != "failed" and name in sources:
-                self.rows.pop((name, sources[name]), None)
-            self.rows[name, source] = {key: value for key, value in row.items() if key != "order"}
-        pictures = list(self.rows.values())
-        counts = {status: sum(row["status"] == status for row in pictures) for status in ("written", "kept", "failed")}
-        passed_over = [readable(path) for path in passed]
-        write_json(self.path, {**self.about, **counts, "pictures": pictures, "passed_over": passed_over})
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            before = json.loads(self.path.read_bytes())
-            for row in before["pictures"]:
-                _ = row["name"], row["source"], row["status"]
-            return before
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"'{self.path}' is not a summary of depict: remove it, or give another --out.") from error
-
-
-def readable(path: str | os.PathLike[str]) -> str:
-    """A path as text that can be written and printed, also if its bytes are no UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

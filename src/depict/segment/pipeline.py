@@ -1,7 +1,7 @@
-"""From picture files to label maps, overlays, probabilities and a summary, a few pictures ahead of the network.
+"""Inputs → predictor → outputs: pictures are read ahead and written behind while the network runs.
 
-Threads decode and encode (Pillow lets others run meanwhile) while the calling thread predicts. The pixels that wait on
-either side are bounded, so memory stays flat however many and however large the pictures are. Needs no torch.
+Threads decode and encode (Pillow releases the interpreter lock) while the calling thread predicts. The pixels that wait
+on either side are bounded, so memory does not grow with the number of pictures. Needs no torch.
 """
 
 from __future__ import annotations
@@ -20,27 +20,14 @@ from PIL import Image
 from depict.errors import UserError
 from depict.inference.predictors import Predictor
 from depict.io.images import read_image
-from depict.segment.inputs import Input, video_frames
-from depict.segment.outputs import Outputs, Row, readable
+from depict.segment.inputs import Input
+from depict.segment.outputs import Outputs
+from depict.segment.summary import Row, printable
+from depict.segment.video import video_frames
 from depict.viz.overlays import label_shares
 
 AHEAD_PIXELS = 48 << 20
-"""Pixels of the pictures that wait for the network, and of those that wait to be written: 144 MB each."""
-
-
-class PredictionError(UserError):
-    """The predictor refuses a picture; unlike a full disk, that concerns this picture only."""
-
-
-class Job(NamedTuple):
-    """A picture to be read: a file, or a frame of a video."""
-
-    name: str
-    source: str
-    order: tuple[int, int]
-    """Number of the input, and of the frame."""
-    pixels: int
-    read: Callable[[], np.ndarray]
+"""Most pixels of the pictures that wait for the network, and of those that wait to be written: 144 MB each."""
 
 
 def segment_all(
@@ -52,77 +39,104 @@ def segment_all(
     world: int = 1,
     sources: dict[str, str] | None = None,
 ) -> Iterator[Row]:
-    """Segment this process's share of the inputs and write the outputs; gives one row of the summary for each picture.
+    """Segment this process's share of the inputs and write the outputs; yields a row of the summary for each picture.
 
-    A picture that cannot be read or predicted gives a row with status "failed" and its error. `sources` tells which
-    file the outputs that exist were made of: those of another file are not taken for this one's.
+    A picture that cannot be read or predicted yields a row with status "failed" and its error. `sources` are the files
+    that existing outputs were made from; a picture whose name is taken by another file fails.
     """
-    table = outputs.table
-    jobs = _jobs(inputs, rank, world)
-    with contextlib.ExitStack() as stack:
-        reader, writer = (stack.enter_context(_threads(workers)) for _ in range(2))
-        writing: deque[tuple[Row, int, Future[None]]] = deque()
-        for job, found in _ahead(jobs, lambda job: _prepare(job, outputs, sources or {}), reader, workers):
-            row: Row = {"name": readable(job.name), "source": job.source, "order": job.order}
-            if isinstance(found, UserError):
-                yield row | {"status": "failed", "error": readable(str(found))}
-                continue
-            if found.ndim == 2:
-                yield row | {"status": "kept"} | outputs.describe(found, label_shares(found, outputs.shown))
-                continue
-            try:
-                if outputs.probabilities:
-                    bands = _bands(predictor, found)
-                    labels = table[outputs.write_probabilities(job.name, bands, *found.shape[:2])]
-                else:
-                    labels = table[_labels(predictor, found)]
-            except PredictionError as error:
-                yield row | {"status": "failed", "error": f"'{job.source}': {readable(str(error))}"}
-                continue
-            shares = label_shares(labels, outputs.shown)
-            row |= {"status": "written"} | outputs.describe(labels, shares)
-            while writing and (len(writing) > workers or sum(w[1] for w in writing) + labels.size > AHEAD_PIXELS):
-                yield _written(writing)
-            writing.append((row, labels.size, writer.submit(outputs.write, job.name, found, labels, shares)))
-            del found, labels
-        while writing:
-            yield _written(writing)
+    with _threads(workers) as readers, _threads(workers) as writers:
+        pending: deque[_Write] = deque()
+        for job, picture in _read_ahead(_jobs(inputs, rank, world), outputs, sources or {}, readers, workers):
+            row: Row = {"name": printable(job.name), "source": job.source, "order": job.order}
+            if picture.error is not None:
+                yield row | {"status": "failed", "error": printable(picture.error)}
+            elif picture.labels is not None:
+                shares = label_shares(picture.labels, outputs.shown)
+                yield row | {"status": "kept"} | outputs.describe(picture.labels, shares)
+            elif picture.image is not None:
+                try:
+                    labels = _predict(predictor, picture.image, outputs, job.name)
+                except PredictionError as error:
+                    yield row | {"status": "failed", "error": f"'{job.source}': {printable(str(error))}"}
+                    continue
+                shares = label_shares(labels, outputs.shown)
+                row |= {"status": "written"} | outputs.describe(labels, shares)
+                while pending and (len(pending) > workers or _pixels(pending) + labels.size > AHEAD_PIXELS):
+                    yield pending.popleft().wait()
+                done = writers.submit(outputs.write, job.name, picture.image, labels, shares)
+                pending.append(_Write(row, labels.size, done))
+                del picture, labels, done  # or they stay in memory while the next picture is awaited
+        while pending:
+            yield pending.popleft().wait()
 
 
-def _jobs(inputs: Sequence[Input], rank: int, world: int) -> Iterator[Job]:
+class PredictionError(UserError):
+    """The predictor refuses a picture. Unlike a full disk, this concerns only that picture."""
+
+
+class _Job(NamedTuple):
+    """A picture to be read: a file or a frame of a video."""
+
+    name: str
+    source: str
+    order: tuple[int, int]
+    """Index of the input, and number of the frame."""
+    pixels: int = 0
+    read: Callable[[], np.ndarray] | None = None
+    error: str | None = None
+    """Why there is nothing to read."""
+
+
+class _Picture(NamedTuple):
+    """What reading gave: the image (H, W, 3), the labels (H, W) of an earlier call, or an error."""
+
+    image: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    error: str | None = None
+
+
+class _Write(NamedTuple):
+    """A picture that is being written."""
+
+    row: Row
+    pixels: int
+    done: Future[None]
+
+    def wait(self) -> Row:
+        """The row of the summary, once the files are written."""
+        self.done.result()
+        return self.row
+
+
+def _jobs(inputs: Sequence[Input], rank: int, world: int) -> Iterator[_Job]:
     """Every world-th picture, and every world-th frame of each video."""
     turn = 0
-    for number, one in enumerate(inputs):
-        source = readable(one.path)
-        if one.video:
-            yield from _frames(one, source, number, rank, world)
-        else:
-            if turn % world == rank:
-                yield Job(one.name, source, (number, 0), _pixels(one.path), partial(read_image, one.path))
-            turn += 1
+    for index, entry in enumerate(inputs):
+        if entry.video:
+            yield from _frames(entry, index, rank, world)
+            continue
+        if turn % world == rank:
+            job = _Job(entry.name, printable(entry.path), (index, 0), error=entry.error)
+            if entry.error is None:
+                job = job._replace(pixels=_header_pixels(entry.path), read=partial(read_image, entry.path))
+            yield job
+        turn += 1
 
 
-def _frames(video: Input, source: str, number: int, rank: int, world: int) -> Iterator[Job]:
-    last = 0
+def _frames(video: Input, index: int, rank: int, world: int) -> Iterator[_Job]:
+    """The frames of a video as jobs, then the error that ended it, if any."""
+    source, number = printable(video.path), 0
     try:
-        for last, image in video_frames(video.path, rank, world):
-            name = f"{video.name}/{last:06d}"
-            yield Job(name, source, (number, last), image.size // 3, partial(_same, image))
+        for number, image in video_frames(video.path, rank, world):
+            pixels = image.shape[0] * image.shape[1]
+            yield _Job(f"{video.name}/{number:06d}", source, (index, number), pixels, lambda image=image: image)
     except UserError as error:
         if rank == 0:
-            yield Job(f"{video.name}/{last + 1:06d}", source, (number, last + 1), 0, partial(_refuse, error))
+            yield _Job(f"{video.name}/{number + 1:06d}", source, (index, number + 1), error=str(error))
 
 
-def _same(image: np.ndarray) -> np.ndarray:
-    return image
-
-
-def _refuse(error: UserError) -> np.ndarray:
-    raise error
-
-
-def _pixels(path: Path) -> int:
-    """From the header alone; 0 if it cannot be read, which is told later."""
+def _header_pixels(path: Path) -> int:
+    """The size of a picture from its header; 0 if it cannot be read, which is reported later."""
     if not path.is_file():
         return 0
     try:
@@ -132,28 +146,11 @@ def _pixels(path: Path) -> int:
         return 0
 
 
-def _prepare(job: Job, outputs: Outputs, sources: dict[str, str]) -> np.ndarray | UserError:
-    """The picture (H, W, 3); or the labels (H, W) that are kept; or why there is neither."""
-    try:
-        kept = outputs.existing(job.name)
-        other = sources.get(readable(job.name), job.source)
-        if kept is not None and other != job.source:
-            return UserError(
-                f"'{job.source}' would go where the outputs of '{other}' are: give another --out, or --overwrite."
-            )
-        return job.read() if kept is None else kept
-    except UserError as error:
-        return error
-
-
-def _ahead(
-    jobs: Iterable[Job],
-    prepare: Callable[[Job], np.ndarray | UserError],
-    pool: ThreadPoolExecutor,
-    workers: int,
-) -> Iterator[tuple[Job, np.ndarray | UserError]]:
-    """Prepare jobs in threads, in order, so far ahead as workers and pixels allow."""
-    waiting: deque[tuple[Job, Future[np.ndarray | UserError]]] = deque()
+def _read_ahead(
+    jobs: Iterable[_Job], outputs: Outputs, sources: dict[str, str], pool: ThreadPoolExecutor, workers: int
+) -> Iterator[tuple[_Job, _Picture]]:
+    """Read pictures in threads, in order, as far ahead as workers and pixels allow."""
+    waiting: deque[tuple[_Job, Future[_Picture]]] = deque()
     for job in jobs:
         while waiting and (
             len(waiting) > 2 * workers or job.pixels + sum(one.pixels for one, _ in waiting) > AHEAD_PIXELS
@@ -161,15 +158,56 @@ def _ahead(
             first, future = waiting.popleft()
             yield first, future.result()
             del future
-        waiting.append((job, pool.submit(prepare, job)))
+        waiting.append((job, pool.submit(_read, job, outputs, sources)))
     while waiting:
         first, future = waiting.popleft()
         yield first, future.result()
+        del future
+
+
+def _read(job: _Job, outputs: Outputs, sources: dict[str, str]) -> _Picture:
+    """Read a picture, or the labels that are kept from an earlier call."""
+    if job.read is None:
+        return _Picture(error=job.error)
+    try:
+        labels = outputs.existing_labels(job.name)
+        if labels is None:
+            return _Picture(image=job.read())
+    except UserError as error:
+        return _Picture(error=str(error))
+    other = sources.get(printable(job.name), job.source)
+    if other != job.source:
+        return _Picture(
+            error=f"'{job.source}' would overwrite the outputs of '{other}': choose another --out, or give --overwrite."
+        )
+    return _Picture(labels=labels)
+
+
+def _predict(predictor: Predictor, image: np.ndarray, outputs: Outputs, name: str) -> np.ndarray:
+    """The label values (H, W) of an image; its probabilities are written on the way, if they are requested."""
+    if outputs.probabilities:
+        return outputs.label_values[outputs.write_probabilities(name, _bands(predictor, image), *image.shape[:2])]
+    with _prediction_errors():
+        return outputs.label_values[predictor.labels(image)]
+
+
+def _bands(predictor: Predictor, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    with _prediction_errors():
+        yield from predictor.probabilities(image)
+
+
+@contextlib.contextmanager
+def _prediction_errors() -> Iterator[None]:
+    """Tell the predictor's errors from those of writing."""
+    try:
+        yield
+    except UserError as error:
+        raise PredictionError(str(error)) from error
 
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that finish what they are at when the block ends, and start nothing else if it ended badly."""
+    """A thread pool that at the end finishes what it has begun, and after an error begins nothing else."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -177,21 +215,5 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _written(writing: deque[tuple[Row, int, Future[None]]]) -> Row:
-    row, _, future = writing.popleft()
-    future.result()
-    return row
-
-
-def _labels(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    try:
-        return predictor.labels(image)
-    except UserError as error:
-        raise PredictionError(str(error)) from error
-
-
-def _bands(predictor: Predictor, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    try:
-        yield from predictor.probabilities(image)
-    except UserError as error:
-        raise PredictionError(str(error)) from error
+def _pixels(pending: Iterable[_Write]) -> int:
+    return sum(write.pixels for write in pending)
