@@ -49,6 +49,11 @@ def test_a_held_out_part_of_the_training_images_is_validated_on():
     assert validation.name_of(0) == everything.name_of(len(training))
 
 
+def test_the_validation_images_may_be_trained_on_as_well():
+    _, training, validation = resolve(with_data(train_split="trainval"))
+    assert (len(training), len(validation)) == (700, 100)
+
+
 def test_a_limit_is_drawn_from_what_is_not_held_out():
     _, training, validation = resolve(with_data(holdout=0.25, limit=20))
     names = {training.name_of(i) for i in range(20)}

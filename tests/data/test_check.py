@@ -1,7 +1,4 @@
-from dataclasses import replace
-
 import pytest
-from PIL import Image
 
 from depict.config.resolve import resolve
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
@@ -10,8 +7,7 @@ from depict.data.check import check_dataset, quick_check
 from depict.data.dataset import hold_out, random_subset
 from depict.errors import UserError
 from depict.training.loop import train
-from depict.viz.samples import draw_samples
-from support.layouts import ade20k, camvid, folder, picture, save, stripes
+from support.layouts import ade20k, camvid, picture, save, stripes
 
 
 def spoil(root):
@@ -136,13 +132,3 @@ def test_a_training_on_a_part_of_the_images_names_a_wrong_mask_before_it_starts(
 
 def test_the_quick_check_needs_no_files_where_there_are_none():
     quick_check(create_dataset("scenes", None, "val"))
-
-
-def test_the_picture_of_samples_shows_the_legend_colors(tmp_path):
-    dataset = create_dataset("folder", folder(tmp_path, [f"été {i}" for i in range(4)], [0, 1, 2]), "train")
-    dataset.recipe = replace(dataset.recipe, short_edge=32, crop=32)
-    draw_samples(dataset, tmp_path / "show.png")
-    with Image.open(tmp_path / "show.png") as picture_file:
-        colors = {color for _, color in picture_file.getcolors(1 << 24)}
-        assert picture_file.width > 1000
-    assert set(dataset.palette) <= colors

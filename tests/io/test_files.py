@@ -1,4 +1,4 @@
-"""A file is there whole or not at all."""
+"""Files are written atomically."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def test_a_finished_block_leaves_the_file_and_nothing_else(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.json"]
 
 
-def test_a_broken_block_keeps_what_was_there(tmp_path):
+def test_a_failed_block_keeps_the_old_file(tmp_path):
     write_json(tmp_path / "a.json", 1)
     with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.json") as temporary:
         temporary.write_text("half")
@@ -31,7 +31,7 @@ def test_a_broken_block_keeps_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_files_get_the_permissions_that_the_user_asks_for(tmp_path):
+def test_files_get_the_permissions_of_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
         write_json(tmp_path / "a.json", 1)
@@ -40,13 +40,13 @@ def test_files_get_the_permissions_that_the_user_asks_for(tmp_path):
     assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o640
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write '.*file/a.json'"):
         write_json(tmp_path / "file" / "a.json", 1)
 
 
-def test_a_full_disk_is_told_in_one_line_and_keeps_the_old_file(tmp_path):
+def test_a_full_disk_is_reported_in_one_line_and_keeps_the_old_file(tmp_path):
     code = (
         "import sys; from depict.io.files import atomic_path\n"
         "from depict.errors import UserError\n"
@@ -68,7 +68,7 @@ def test_a_full_disk_is_told_in_one_line_and_keeps_the_old_file(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_too_little_room_is_told_with_the_way_out(tmp_path, monkeypatch):
+def test_too_little_free_space_is_reported_with_advice(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_064_000_000))
     need_space(tmp_path, 990_000_000, "a small thing", "no need")
     with pytest.raises(UserError) as caught:

@@ -1,4 +1,4 @@
-"""Labels as pictures: palettes, colors over the image, shares and the legend."""
+"""Labels as pictures: palettes, overlays, shares and the legend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from depict.viz import overlays
-from depict.viz.overlays import PAPER, colored, draw_legend, label_picture, label_shares, overlay
+from depict.viz.overlays import PAPER, blend_labels, draw_legend, label_picture, label_shares, overlay
 
 PALETTE = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
 CLASSES = ("red", "green", "blue")
@@ -60,14 +60,14 @@ def test_bands_of_any_height_give_the_same_overlay_and_shares(height, width, see
     labels = random.choice(np.array([0, 1, 2, 255], np.uint8), (height, width))
     shares = {index: float((labels == index).mean()) for index in (0, 2)}
     whole = np.asarray(overlay(image, labels, CLASSES, PALETTE, shares))
-    np.testing.assert_array_equal(colored(image, labels, PALETTE), whole[:height, :width])
-    was = overlays.BAND
+    np.testing.assert_array_equal(blend_labels(image, labels, PALETTE), whole[:height, :width])
+    was = overlays.BAND_PIXELS
     try:
-        overlays.BAND = 3 * width
+        overlays.BAND_PIXELS = 3 * width
         np.testing.assert_array_equal(np.asarray(overlay(image, labels, CLASSES, PALETTE, shares)), whole)
         assert label_shares(labels, (0, 2)) == pytest.approx(shares)
     finally:
-        overlays.BAND = was
+        overlays.BAND_PIXELS = was
 
 
 def test_the_size_of_an_overlay_does_not_depend_on_what_is_in_it():
@@ -78,7 +78,7 @@ def test_the_size_of_an_overlay_does_not_depend_on_what_is_in_it():
     assert len(sizes) == 1
 
 
-def test_the_legend_shows_the_colors_that_are_there():
+def test_the_legend_shows_the_colors_of_the_classes_present():
     legend = np.asarray(draw_legend(400, CLASSES, PALETTE, {0: 0.0, 1: 0.4, 2: 0.6})).reshape(-1, 3)
     found = {tuple(color) for color in np.unique(legend, axis=0).tolist()}
     assert {PALETTE[1], PALETTE[2], PAPER} <= found

@@ -110,7 +110,7 @@ def draw_predictions(models: dict[str, SegmentationModel], path: Path) -> None:
 
     from depict.data.scenes.dataset import Scenes
     from depict.io.files import atomic_path
-    from depict.viz.overlays import colored
+    from depict.viz.overlays import blend_labels
 
     scenes = Scenes(None, "val", size=(192, 256))
     names = ["scene", "truth", *models]
@@ -118,8 +118,8 @@ def draw_predictions(models: dict[str, SegmentationModel], path: Path) -> None:
     for column, index in enumerate(SHOWN):
         image, truth = scenes.read(index)
         pixels = image.permute(1, 2, 0).numpy()
-        pictures = [pixels, colored(pixels, truth.numpy(), scenes.palette)]
-        pictures += [colored(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
+        pictures = [pixels, blend_labels(pixels, truth.numpy(), scenes.palette)]
+        pictures += [blend_labels(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
         for row, picture in enumerate(pictures):
             axes[row, column].imshow(picture)
             axes[row, column].set(xticks=[], yticks=[])

@@ -116,7 +116,7 @@ def _datasets(data: DataConfig, seed: int) -> tuple[Dataset, Dataset]:
     """The images to train on and those to validate on."""
     if data.name is None:
         raise UserError("no data set: give --data NAME and --root DIR (or --data scenes, which needs no root).")
-    training, validation = (create_dataset(data.name, data.root, split) for split in ("train", "val"))
+    training, validation = (create_dataset(data.name, data.root, split) for split in (data.train_split, "val"))
     if data.holdout is not None:
         training, validation = hold_out(training, data.holdout)
         if not (len(training) and len(validation)):

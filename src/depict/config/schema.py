@@ -87,7 +87,7 @@ class DataConfig:
     root: Annotated[Path | None, flag("the config's", "DIR", "--root")] = None
     """Folder of the data set (scenes are generated and need none)."""
     train_split: Literal["train", "trainval"] = "train"
-    """trainval adds the validation images to the training, for a last run before a test submission."""
+    """trainval adds the validation images, for a final run before a test submission (its validation score is no use)."""
     short_edge: Annotated[int | None, RECIPE] = None
     """Images are resized into a box with this short edge, before the random scale."""
     max_aspect: Annotated[float | None, RECIPE] = None

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half-written, and no disk is filled unawares."""
+"""Atomic writing of files, and a check of free disk space."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from depict.errors import UserError
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` when the block ends well, remove it otherwise.
+    """Yield a temporary path in the same folder; rename it to `path` if the block succeeds, remove it otherwise.
 
-    A reader sees the old file or the whole new one, also after a crash or a power cut.
+    A reader sees the old file or the complete new one, even after a crash or a power failure.
     """
     path = Path(path)
     try:
@@ -46,12 +46,12 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def need_space(folder: Path, size: int, what: str, way_out: str) -> None:
-    """Refuse before a disk is filled: `size` bytes and a little room must be free where `folder` lies."""
+def need_space(folder: Path, size: int, what: str, advice: str) -> None:
+    """Raise an error unless `size` bytes, and 64 MB to spare, are free on the disk of `folder`."""
     free, needed = shutil.disk_usage(folder).free, size + (64 << 20)
     if needed > free:
         raise UserError(
-            f"{what} needs {needed / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': {way_out}."
+            f"{what} needs {needed / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{folder}': {advice}."
         )
 
 

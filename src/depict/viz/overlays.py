@@ -1,6 +1,6 @@
-"""Labels as pictures: indexed PNGs, and colors over the image with a legend below. Numpy and Pillow only.
+"""Labels as pictures: indexed PNGs, and overlays of class colors on the image with a legend. NumPy and Pillow only.
 
-Everything goes through in bands of rows, so that a picture of any size costs little more than itself.
+Work is done in bands of rows, so that large pictures need little extra memory.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from PIL import Image, ImageDraw, ImageFont
 from depict.inference.resample import bands
 
 if TYPE_CHECKING:
-    from depict.data.dataset import Color
+    from depict.data.palette import Color
 
 PAPER, INK = (250, 250, 248), (32, 33, 36)
-BAND = 1 << 20
-"""Pixels of a band."""
-ENTRIES = 24
-"""Most classes in a legend; those that cover most of the image are shown."""
-# Shares of the image, of the class's color, and of the image on borders, in 256ths.
+BAND_PIXELS = 1 << 20
+LEGEND_ENTRIES = 24
+"""At most this many classes are in a legend, those with the largest shares."""
+# Weights of the image and the class color, and of the image on borders, in 256ths.
 IMAGE, COLOR, BORDER = 110, 146, 90
 
 
 def label_picture(labels: np.ndarray, palette: Sequence[Color]) -> Image.Image:
-    """Labels (H, W) as a picture: uint8 with the colors of the classes as its palette, uint16 as gray levels."""
+    """Labels (H, W) as a picture whose pixel values are the labels: uint8 with the palette, uint16 as gray levels."""
     picture = Image.fromarray(labels)
     if labels.dtype == np.uint8:
-        # All 256 colors, black for those without a class: with fewer, Pillow writes fewer bits and cuts values off.
+        # All 256 colors, black for those without a class: with fewer, Pillow writes fewer bits and truncates values.
         picture.putpalette(np.array(palette, np.uint8).tobytes().ljust(768, b"\0"))
     return picture
 
@@ -42,35 +41,37 @@ def overlay(
     palette: Sequence[Color],
     shares: Mapping[int, float],
 ) -> Image.Image:
-    """The image (H, W, 3) under the colors of its labels (H, W), borders dark, and a legend below.
+    """The image (H, W, 3) blended with the colors of its labels (H, W), borders dark, and a legend below.
 
-    `shares` has the classes to be shown and the share of the image that each covers; labels beyond the classes are left
-    gray. The size depends on the image's size and the number of classes alone, so that frames make a video.
+    `shares` maps the classes to show to the share of the image that each covers; labels without a class are gray. The
+    size depends only on the image size and the classes, so that overlays of frames make a video.
     """
     height, width = labels.shape
     legend = draw_legend(width, classes, palette, shares)
-    canvas = np.full((height + legend.height, legend.width, 3), PAPER, np.uint8)
-    _paint(canvas[:height, :width], image, labels, palette)
-    canvas[height:] = np.asarray(legend)
-    return Image.fromarray(canvas)
+    pixels = np.full((height + legend.height, legend.width, 3), PAPER, np.uint8)
+    _blend(image, labels, palette, out=pixels[:height, :width])
+    pixels[height:] = np.asarray(legend)
+    return Image.fromarray(pixels)
 
 
-def colored(image: np.ndarray, labels: np.ndarray, palette: Sequence[Color]) -> np.ndarray:
-    """The overlay without its legend: image (H, W, 3) and labels (H, W), uint8 or uint16, to uint8 (H, W, 3)."""
-    canvas = np.empty_like(image)
-    _paint(canvas, image, labels, palette)
-    return canvas
+def blend_labels(image: np.ndarray, labels: np.ndarray, palette: Sequence[Color]) -> np.ndarray:
+    """The overlay without a legend: image (H, W, 3) and labels (H, W), uint8 or uint16, to uint8 (H, W, 3)."""
+    pixels = np.empty_like(image)
+    _blend(image, labels, palette, out=pixels)
+    return pixels
 
 
-def _paint(canvas: np.ndarray, image: np.ndarray, labels: np.ndarray, palette: Sequence[Color]) -> None:
-    """Fill the canvas (H, W, 3) with the overlay, band by band."""
+def _blend(image: np.ndarray, labels: np.ndarray, palette: Sequence[Color], out: np.ndarray) -> None:
+    """Write the overlay to `out` (H, W, 3), band by band."""
     colors = np.zeros((np.iinfo(labels.dtype).max + 1, 3), np.uint16)
     colors[: len(palette)] = np.array(palette, np.uint16) * COLOR
     for start, stop in _row_bands(*labels.shape):
-        canvas[start:stop] = _band(image, labels, start, stop, colors, len(palette))
+        out[start:stop] = _blend_band(image, labels, start, stop, colors, len(palette))
 
 
-def _band(image: np.ndarray, labels: np.ndarray, start: int, stop: int, colors: np.ndarray, classes: int) -> np.ndarray:
+def _blend_band(
+    image: np.ndarray, labels: np.ndarray, start: int, stop: int, colors: np.ndarray, classes: int
+) -> np.ndarray:
     """Rows `start` to `stop` of the overlay, uint8 (stop - start, W, 3)."""
     pixels, rows = image[start:stop], labels[start:stop]
     mixed = (pixels.astype(np.uint16) * IMAGE + colors[rows]) >> 8
@@ -87,7 +88,7 @@ def _band(image: np.ndarray, labels: np.ndarray, start: int, stop: int, colors: 
 def draw_legend(
     width: int, classes: Sequence[str], palette: Sequence[Color], shares: Mapping[int, float]
 ) -> Image.Image:
-    """Color, name and share of the classes that are there, largest first, in columns; at least 160 pixels wide."""
+    """Color, name and share of the classes present, largest first, in columns; at least 160 pixels wide."""
     width = max(width, 160)
     size = int(min(80, max(12, width / 55)))
     font = ImageFont.load_default(size)
@@ -95,21 +96,21 @@ def draw_legend(
     names = {index: classes[index] for index in shares}
     column = int(min(width - 2 * gap, _widest(tuple(names.values()), size) + line + 2 * gap, 18 * size))
     columns = max(1, (width - 2 * gap) // max(1, column))
-    rows = -(-min(ENTRIES, len(names)) // columns)
-    sheet = Image.new("RGB", (width, rows * line + 2 * gap), PAPER)
-    draw = ImageDraw.Draw(sheet)
+    rows = -(-min(LEGEND_ENTRIES, len(names)) // columns)
+    legend = Image.new("RGB", (width, rows * line + 2 * gap), PAPER)
+    draw = ImageDraw.Draw(legend)
     present = sorted((index for index in names if shares[index] > 0), key=lambda index: -shares[index])
-    for place, index in enumerate(present[:ENTRIES]):
-        x, y = gap + place // rows * column, gap + place % rows * line
+    for position, index in enumerate(present[:LEGEND_ENTRIES]):
+        x, y = gap + position // rows * column, gap + position % rows * line
         draw.rectangle((x, y, x + size, y + size), palette[index], outline=INK)
-        text = shortened(names[index], font, column - line - gap, f"  {100 * shares[index]:.1f} %")
+        text = fit_text(names[index], font, column - line - gap, f"  {100 * shares[index]:.1f} %")
         draw.text((x + line, y + size / 2), text, INK, font, anchor="lm")
-    return sheet
+    return legend
 
 
 @functools.lru_cache
 def _widest(names: tuple[str, ...], size: int) -> float:
-    """Pixels of the longest entry of a legend; kept, since it is the same for all pictures of a size."""
+    """Width in pixels of the longest legend entry; cached, since it is the same for all pictures of a size."""
     font = ImageFont.load_default(size)
     return max((font.getlength(f"{name}  100.0 %") for name in names), default=0)
 
@@ -123,11 +124,11 @@ def label_shares(labels: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
 
 
 def _row_bands(height: int, width: int) -> Iterator[tuple[int, int]]:
-    return bands(height, max(1, BAND // width))
+    return bands(height, max(1, BAND_PIXELS // width))
 
 
-def shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float, end: str = "") -> str:
-    """`text` and `end`, the text cut so that both are at most so many pixels wide."""
+def fit_text(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float, end: str = "") -> str:
+    """`text` and `end`, with the text cut so that both fit into `width` pixels."""
     short = text
     while len(short) > 1 and font.getlength(short + end) > width:
         short = short[:-2] + "…"

@@ -1,8 +1,9 @@
-"""A picture of augmented samples with their masks, as training sees them."""
+"""A sheet of augmented samples with their labels, as training sees them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -10,52 +11,50 @@ from PIL import Image, ImageDraw, ImageFont
 from depict.data.dataset import IGNORE, Dataset
 from depict.data.transforms import Augmentation, sample_generator
 from depict.io.files import atomic_path
-from depict.viz.overlays import INK, PAPER, colored, shortened
+from depict.viz.overlays import INK, PAPER, blend_labels, fit_text
 
-COLUMNS, ROWS, TILE, GAP, MARGIN = 3, 4, 224, 6, 28
-FAINT = (120, 122, 128)
-LEGEND_ROW = 24
+COLUMNS, ROWS = 3, 4
+TILE, GAP, MARGIN, TITLE, CAPTION = 224, 6, 28, 52, 22
+LEGEND_ROW, LEGEND_COLUMN = 24, 230
+FAINT, PADDING = (120, 122, 128), (228, 228, 226)
+PAIR = 2 * TILE + GAP
+WIDTH = 2 * MARGIN + COLUMNS * PAIR + (COLUMNS - 1) * 3 * GAP
+
+
+class Sample(NamedTuple):
+    """One augmented sample, neither normalized nor padded."""
+
+    name: str
+    image: np.ndarray
+    """uint8 (h, w, 3)."""
+    labels: np.ndarray
+    """uint8 (h, w)."""
 
 
 def draw_samples(dataset: Dataset, path: Path, seed: int = 0) -> None:
-    """Draw 12 samples, each twice: the augmented crop, and the crop under its labels. A small set comes again."""
-    recipe, samples = dataset.recipe, _augmented(dataset, seed)
-    counts = np.sum([np.bincount(labels.ravel(), minlength=256) for _, _, labels in samples], axis=0)
-    present = [label for label in np.argsort(-counts[:IGNORE], kind="stable").tolist() if counts[label]]
-
-    pair, caption = 2 * TILE + GAP, 22
-    width = 2 * MARGIN + COLUMNS * pair + (COLUMNS - 1) * 3 * GAP
-    per_row = max(1, (width - 2 * MARGIN) // 230)
-    legend_rows = -(-(len(present) + 1) // per_row)
-    top = MARGIN + 52
-    height = top + ROWS * (TILE + caption + GAP) + 16 + legend_rows * LEGEND_ROW + MARGIN
-    sheet = Image.new("RGB", (width, height), PAPER)
-    draw = ImageDraw.Draw(sheet)
-    title, small = ImageFont.load_default(24), ImageFont.load_default(13)
-    draw.text((MARGIN, MARGIN - 6), f"{dataset.name}, {dataset.split}", INK, title)
-    draw.text((MARGIN, MARGIN + 24), f"augmented crops of {recipe.crop}x{recipe.crop}, and their labels", FAINT, small)
+    """Draw 12 samples, each as augmented crop and with its labels; samples of a smaller set are repeated."""
+    samples, crop = augmented_samples(dataset, seed), dataset.recipe.crop
+    counts = np.sum([np.bincount(sample.labels.ravel(), minlength=256) for sample in samples], axis=0)
+    legend = _draw_legend(dataset, counts)
+    top = MARGIN + TITLE
+    height = top + ROWS * (TILE + CAPTION + GAP) + 16 + legend.height + MARGIN
+    sheet = Image.new("RGB", (WIDTH, height), PAPER)
+    draw, small = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    draw.text((MARGIN, MARGIN - 6), f"{dataset.name}, {dataset.split}", INK, ImageFont.load_default(24))
+    draw.text((MARGIN, MARGIN + 24), f"augmented crops of {crop}x{crop}, and their labels", FAINT, small)
     for number, (name, image, labels) in enumerate(samples):
-        x = MARGIN + number % COLUMNS * (pair + 3 * GAP)
-        y = top + number // COLUMNS * (TILE + caption + GAP)
-        sheet.paste(_tile(image, recipe.crop), (x, y))
-        sheet.paste(_tile(colored(image, labels, dataset.palette), recipe.crop), (x + TILE + GAP, y))
-        draw.text((x, y + TILE + 3), shortened(name, small, pair), FAINT, small)
-    y = height - MARGIN - legend_rows * LEGEND_ROW
-    total = max(1, int(counts.sum()))
-    entries = [(dataset.classes[label], dataset.palette[label], counts[label]) for label in present]
-    for number, (name, color, count) in enumerate([*entries, ("ignored", None, counts[IGNORE])]):
-        x, line = MARGIN + number % per_row * 230, y + number // per_row * LEGEND_ROW
-        box = (x, line + 3, x + 16, line + 19)
-        draw.rectangle(box, color or PAPER, outline=color or FAINT)
-        if color is None:
-            draw.line((x, line + 19, x + 16, line + 3), FAINT)
-        draw.text((x + 24, line + 3), shortened(name, small, 200, f"  {100 * count / total:.1f} %"), INK, small)
+        x = MARGIN + number % COLUMNS * (PAIR + 3 * GAP)
+        y = top + number // COLUMNS * (TILE + CAPTION + GAP)
+        sheet.paste(_tile(image, crop), (x, y))
+        sheet.paste(_tile(blend_labels(image, labels, dataset.palette), crop), (x + TILE + GAP, y))
+        draw.text((x, y + TILE + 3), fit_text(name, small, PAIR), FAINT, small)
+    sheet.paste(legend, (MARGIN, height - MARGIN - legend.height))
     with atomic_path(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 
-def _augmented(dataset: Dataset, seed: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(name, image (h, w, 3), labels (h, w)) of some samples, not yet normalized and padded."""
+def augmented_samples(dataset: Dataset, seed: int) -> list[Sample]:
+    """Random samples, augmented by the data set's recipe."""
     recipe = dataset.recipe
     augmentation = Augmentation(
         recipe.short_edge, recipe.max_aspect, (recipe.crop, recipe.crop), (0.5,) * 3, (0.5,) * 3
@@ -63,16 +62,34 @@ def _augmented(dataset: Dataset, seed: int) -> list[tuple[str, np.ndarray, np.nd
     order = np.random.default_rng(seed).permutation(len(dataset)).tolist()
     samples = []
     for number in range(COLUMNS * ROWS):
-        epoch, place = divmod(number, len(dataset))
-        index = order[place]
+        epoch, position = divmod(number, len(dataset))
+        index = order[position]
         image, labels = augmentation.vary(*dataset.read(index), sample_generator(seed, epoch, index))
-        samples.append((dataset.name_of(index), image.permute(1, 2, 0).numpy(), labels.numpy()))
+        samples.append(Sample(dataset.name_of(index), image.permute(1, 2, 0).numpy(), labels.numpy()))
     return samples
 
 
+def _draw_legend(dataset: Dataset, counts: np.ndarray) -> Image.Image:
+    """Color, name and share of the classes present, by `counts` of pixels per label, and of ignored pixels."""
+    present = [label for label in np.argsort(-counts[:IGNORE], kind="stable").tolist() if counts[label]]
+    entries = [(dataset.classes[label], dataset.palette[label], counts[label]) for label in present]
+    per_row = (WIDTH - 2 * MARGIN) // LEGEND_COLUMN
+    rows = -(-(len(entries) + 1) // per_row)
+    legend = Image.new("RGB", (WIDTH - 2 * MARGIN, rows * LEGEND_ROW), PAPER)
+    draw, font = ImageDraw.Draw(legend), ImageFont.load_default(13)
+    total = max(1, int(counts.sum()))
+    for number, (name, color, count) in enumerate([*entries, ("ignored", None, counts[IGNORE])]):
+        x, y = number % per_row * LEGEND_COLUMN, number // per_row * LEGEND_ROW
+        draw.rectangle((x, y + 3, x + 16, y + 19), color or PAPER, outline=color or FAINT)
+        if color is None:
+            draw.line((x, y + 19, x + 16, y + 3), FAINT)
+        draw.text((x + 24, y + 3), fit_text(name, font, 200, f"  {100 * count / total:.1f} %"), INK, font)
+    return legend
+
+
 def _tile(picture: np.ndarray, crop: int) -> Image.Image:
-    """Scale so that a whole crop fills the tile; smaller ones leave the padding visible."""
-    tile = Image.new("RGB", (TILE, TILE), (228, 228, 226))
+    """Scale so that a full crop fills the tile; a smaller one leaves padding visible."""
+    tile = Image.new("RGB", (TILE, TILE), PADDING)
     size = (max(1, picture.shape[1] * TILE // crop), max(1, picture.shape[0] * TILE // crop))
     tile.paste(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS), (0, 0))
     return tile
