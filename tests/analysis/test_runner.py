@@ -1,4 +1,4 @@
-"""The pass: each image goes through the model once, and every question sees what came out."""
+"""The pass: the model runs once per image, and every analysis sees the same trace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from depict.analysis import runner
-from depict.analysis.base import Result, Analysis
-from depict.analysis.runner import Pictures, run_analyses, choose_analyses, evenly_spaced, make_sample, patch_labels
+from depict.analysis.base import Analysis, Result
+from depict.analysis.runner import (
+    ANALYSES,
+    Pictures,
+    choose_analyses,
+    evenly_spaced,
+    make_sample,
+    patch_labels,
+    run_analyses,
+)
 from depict.data import create_dataset
 from depict.data.dataset import IGNORE
 from depict.errors import UserError
@@ -23,9 +30,9 @@ from support.tiny_model import tiny_model
 
 
 class Names(Analysis):
-    """Remembers what it saw."""
+    """Remembers which images it saw."""
 
-    name, title = "names", "Which images came?"
+    name = "names"
 
     def __init__(self, model):
         super().__init__(model)
@@ -38,12 +45,10 @@ class Names(Analysis):
         return Result(numbers={"images": len(self.seen)}, data={"names": self.seen})
 
 
-class Refuses(Names):
-    name = "refuses"
-
+class RefusesImages(Names):
     def update(self, sample):
         super().update(sample)
-        raise UserError(f"no use of '{sample.name}', the {len(self.seen)}. image.")
+        raise UserError(f"cannot use '{sample.name}', image {len(self.seen)}.")
 
 
 class RefusesModels(Names):
@@ -51,9 +56,9 @@ class RefusesModels(Names):
         raise UserError("this decoder has no steps.")
 
 
-class Silent(Names):
+class RefusesResults(Names):
     def compute(self):
-        raise UserError("nothing was seen.")
+        raise UserError("no image was usable.")
 
 
 class Broken(Names):
@@ -62,16 +67,16 @@ class Broken(Names):
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
-def test_chosen_images_are_evenly_spread_and_distinct(count, wanted):
-    chosen = sorted(evenly_spaced(count, wanted))
-    assert len(chosen) == min(count, wanted)
+def test_chosen_images_are_evenly_spaced_and_distinct(count, limit):
+    chosen = sorted(evenly_spaced(count, limit))
+    assert len(chosen) == min(count, limit)
     gaps = np.diff([*chosen, count])
     assert chosen[0] == 0
     assert gaps.min() >= 1
     assert gaps.max() - gaps.min() <= 1
 
 
-def test_the_first_images_are_spread_as_well():
+def test_the_first_few_images_are_evenly_spaced_too():
     assert evenly_spaced(100, 8) == [0, 50, 25, 75, 12, 62, 37, 87]
     assert sorted(evenly_spaced(101, 100)[:4]) == [0, 32, 64, 96]
 
@@ -85,26 +90,22 @@ def test_a_patch_has_the_most_frequent_class_of_its_labeled_pixels():
         ],
         dtype=torch.uint8,
     )
-    # Rows and columns of patches reach beyond the image; among equals the first class is taken.
+    # The last patches reach beyond the image; ties go to the first class.
     assert patch_labels(labels, (3, 5), (2, 2)).tolist() == [3, 0, 1, 5, 4, IGNORE]
 
 
-def test_labels_are_brought_to_the_size_at_which_the_model_sees_the_image():
+def test_labels_are_resized_to_the_size_at_which_the_model_sees_the_image():
     labels = torch.tensor([[1, 2], [255, 3]], dtype=torch.uint8)
     assert patch_labels(labels, (4, 4), (2, 2)).tolist() == [1, 2, 255, 3]
-    assert patch_labels(labels.repeat_interleave(6, 0).repeat_interleave(6, 1), (4, 4), (2, 2)).tolist() == [
-        1,
-        2,
-        255,
-        3,
-    ]
+    larger = labels.repeat_interleave(6, 0).repeat_interleave(6, 1)
+    assert patch_labels(larger, (4, 4), (2, 2)).tolist() == [1, 2, 255, 3]
 
 
 @given(
     arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.sampled_from([0, 1, 2, 255])),
     st.tuples(st.integers(1, 4), st.integers(1, 4)),
 )
-def test_patch_labels_are_those_of_counting_patch_by_patch(labels, patch):
+def test_patch_labels_equal_counting_patch_by_patch(labels, patch):
     found = patch_labels(torch.from_numpy(labels), labels.shape, patch).tolist()
     expected = []
     for top in range(0, labels.shape[0], patch[0]):
@@ -115,7 +116,7 @@ def test_patch_labels_are_those_of_counting_patch_by_patch(labels, patch):
     assert found == expected
 
 
-def test_a_sample_holds_the_image_as_it_is_and_the_steps_of_the_whole_image():
+def test_a_sample_holds_the_unchanged_image_and_the_steps_on_the_full_image():
     model, scenes = tiny_model(), create_dataset("scenes", split="val")
     sample = make_sample(model, scenes, 3)
     image, labels = scenes.read(3)
@@ -129,11 +130,10 @@ def test_a_sample_holds_the_image_as_it_is_and_the_steps_of_the_whole_image():
     assert not any(step.P.requires_grad or step.step_size.requires_grad for step in sample.trace.steps)
 
 
-def test_patch_labels_lie_where_the_model_sees_them():
-    """The patch in which a class was painted is the patch that the network is given it in."""
+def test_patch_labels_match_the_patches_that_the_model_sees():
     model = tiny_model()
     labels = torch.zeros(80, 120, dtype=torch.uint8)
-    labels[64:, 96:] = 1  # rows 32 to 40 and columns 48 to 60 at the size of the protocol: the last patch of both
+    labels[64:, 96:] = 1  # rows 32 to 40 and columns 48 to 60 at the model's size: the last patch of both
     image = torch.zeros(3, 80, 120, dtype=torch.uint8)
     image[:, labels == 1] = 255
     embedded = []
@@ -148,30 +148,30 @@ def test_patch_labels_lie_where_the_model_sees_them():
     assert (embedded[0] != embedded[1])[0].any(-1).nonzero().tolist() == [[11]]
 
 
-def test_the_encoder_runs_once_per_image_for_all_questions():
+def test_the_encoder_runs_once_per_image_for_all_analyses():
     model, calls = tiny_model(), []
     model.encoder.register_forward_hook(lambda *_: calls.append(1))
-    outcome = run_analyses(model, create_dataset("scenes", split="val"), [0, 50, 99], [Names, Names, Names])
-    assert len(calls) == outcome.images == 3
+    done = run_analyses(model, create_dataset("scenes", split="val"), [0, 50, 99], [Names, Names, Names])
+    assert len(calls) == done.images == 3
     names = ["val_00000", "val_00050", "val_00099"]
-    assert [outcome.result.data["names"] for finding in outcome.findings] == [names] * 3
+    assert [outcome.result.data["names"] for outcome in done.outcomes] == [names] * 3
 
 
-def test_a_question_that_refuses_is_told_and_the_others_go_on():
-    kinds = [Refuses, Names, RefusesModels, Silent]
-    outcome = run_analyses(tiny_model("linear"), create_dataset("scenes", split="val"), [4, 8], kinds)
-    errors = [finding.error for finding in outcome.findings]
-    assert errors[0] == "no use of 'val_00004', the 1. image."  # and was not asked about the second
-    assert errors[1:] == [None, "this decoder has no steps.", "nothing was seen."]
-    assert [outcome.result is not None for finding in outcome.findings] == [False, True, False, False]
+def test_an_analysis_that_raises_a_user_error_is_dropped_and_the_others_continue():
+    analyses = [RefusesImages, Names, RefusesModels, RefusesResults]
+    done = run_analyses(tiny_model("linear"), create_dataset("scenes", split="val"), [4, 8], analyses)
+    errors = [outcome.error for outcome in done.outcomes]
+    assert errors[0] == "cannot use 'val_00004', image 1."  # and it did not see the second
+    assert errors[1:] == [None, "this decoder has no steps.", "no image was usable."]
+    assert [outcome.result is not None for outcome in done.outcomes] == [False, True, False, False]
 
 
-def test_a_mistake_of_ours_is_not_hidden():
+def test_a_bug_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         run_analyses(tiny_model(), create_dataset("scenes", split="val"), [0], [Broken])
 
 
-def test_pictures_without_ground_truth_are_seen_without_labels(tmp_path):
+def test_pictures_without_ground_truth_have_no_labels(tmp_path):
     for index in (10, 9):
         Image.new("RGB", (50, 40), (index, 0, 0)).save(tmp_path / f"frame{index}.png")
     pictures = Pictures(find_inputs([str(tmp_path)], tmp_path / "out")[0])
@@ -181,22 +181,16 @@ def test_pictures_without_ground_truth_are_seen_without_labels(tmp_path):
     assert sample.patch_labels is None
 
 
-def test_questions_are_asked_in_the_order_of_the_report():
-    every = [kind.name for kind in choose_analyses(None)]
-    assert every == list(runner.ANALYSES)
-    assert [kind.name for kind in choose_analyses(f"{every[2]}, {every[0]}")] == [every[0], every[2]]
+def test_analyses_run_in_the_order_of_the_report():
+    names = [analysis.name for analysis in choose_analyses(None)]
+    assert names == list(ANALYSES)
+    assert [analysis.name for analysis in choose_analyses(f"{names[2]}, {names[0]}")] == [names[0], names[2]]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
-    [("principle", "unknown question 'principle'. Did you mean 'principal'?"), (",", "--questions names no question")],
+    ("only", "message"),
+    [("principle", r"unknown analysis 'principle'. Did you mean 'principal'\?"), (",", "--only is empty")],
 )
-def test_a_question_that_is_not_there_is_told(wanted, said):
-    with pytest.raises(UserError, match=said.replace("?", r"\?")):
-        choose_analyses(wanted)
-
-
-def test_every_question_says_what_it_asks():
-    for kind in choose_analyses(None):
-        assert kind.title
-        assert len(kind.about) > 80
+def test_an_unknown_or_empty_list_of_analyses_is_refused(only, message):
+    with pytest.raises(UserError, match=message):
+        choose_analyses(only)

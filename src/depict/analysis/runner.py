@@ -98,8 +98,8 @@ def choose_analyses(only: str | None) -> list[type[Analysis]]:
 def evenly_spaced(count: int, limit: int) -> list[int]:
     """At most `limit` indices, evenly spaced over `count`.
 
-    Every prefix is roughly evenly spaced too: a report shows the first few, and neighbors are often frames of one video.
-    Positions are sorted by their bits in reverse order, which gives 0, 1/2, 1/4, 3/4, 1/8, ... of the range.
+    Every prefix is roughly evenly spaced too: a report shows the first few, and neighbors are often frames of one
+    video. Positions are sorted by their bits in reverse order, which gives 0, 1/2, 1/4, 3/4, 1/8, ... of the range.
     """
     limit = min(count, limit)
     digits = limit.bit_length()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from depict.analysis.base import Result
-from depict.analysis.coding_rates import READINGS, agreeing
+from depict.analysis.coding_rates import agreeing
 from depict.coding_rate import EPSILON
 
 TITLE = "Does the sign of a step predict whether the coding rate in its subspace rises or falls?"
@@ -29,13 +29,13 @@ CAPTIONS = {
 
 
 def findings(result: Result) -> list[str]:
-    """Whether the sign predicts the direction, on the operator's input and on the patches; then all counts."""
+    """Whether the sign predicts the direction, on the operator's input and on the patches."""
     layers = result.tables["agreement"]
     total = sum(row["measured"] for row in layers)
     return [
         _on_the_input(layers, total),
         _on_the_patches(layers, total),
-        _counts(layers, total, result.data["images"]),
+        _cases(layers, total, result.data["images"]),
     ]
 
 
@@ -47,9 +47,7 @@ def _on_the_input(layers: list[dict[str, Any]], total: int) -> str:
         text = f"Even a small step moves the rate against its sign in {total - small:,} of {total:,} cases."
     overshooting = [row for row in layers if row["operator_agrees"] < row["measured"] / 2 <= row["small_agrees"]]
     if overshooting:
-        text += (
-            f" The full update is so long that it overshoots in most cases of {_names(overshooting)}."
-        )
+        text += f" The full update is so long that it overshoots in most cases of {_names(overshooting)}."
     elif small == full == total:
         text += " The same holds for the full update."
     return text
@@ -76,16 +74,9 @@ def _on_the_patches(layers: list[dict[str, Any]], total: int) -> str:
     return text
 
 
-def _counts(layers: list[dict[str, Any]], total: int, images: int) -> str:
+def _cases(layers: list[dict[str, Any]], total: int, images: int) -> str:
     sizes = ", ".join(f"layer {row['layer']} {row['step_size']:+.2f}" for row in layers)
-    counts = "; ".join(
-        f"{label}: {(count := agreeing(layers, reading)):,} ({100 * count / total:.1f} %)"
-        for reading, label in READINGS.items()
-    )
-    return (
-        f"Step sizes: {sizes}. All heads of all layers on {images:,} images give {total:,} cases. The direction agrees "
-        f"with the sign in this many of them: {counts}."
-    )
+    return f"Step sizes: {sizes}. All heads of all layers on {images:,} images give {total:,} cases."
 
 
 def _names(rows: list[dict[str, Any]]) -> str:

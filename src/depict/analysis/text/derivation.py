@@ -51,12 +51,12 @@ def direction(rows: list[dict[str, Any]]) -> str:
         if variance > strength
         else "the coding rate describes the update better."
     )
+    heads, norm = signed_mean(rows, "head_cosine"), signed_mean(rows, "norm_cosine")
     return (
         f"Direction. The learned update is {verdict}: the mean |cosine| is {strength:.2f}. By layer: {layers}. In "
         f"{agreeing} of {len(rows)} layers the cosine has the sign of the step. Signed by the step, its mean is "
-        f"{signed_mean(rows, 'head_cosine'):+.2f} for single heads and {signed_mean(rows, 'norm_cosine'):+.2f} with the "
-        "gradient through the norm. With the gradient of the variance, from which the paper starts, the mean |cosine| "
-        f"is {variance:.2f}: {closer}"
+        f"{heads:+.2f} for single heads and {norm:+.2f} with the gradient through the norm. With the gradient of the "
+        f"variance, from which the paper starts, the mean |cosine| is {variance:.2f}: {closer}"
     )
 
 
@@ -91,8 +91,8 @@ def energy(rows: list[dict[str, Any]], D: int) -> str:
         else f"All heads of a layer together hold {100 * mean([row['layer_energy'] for row in rows]):.0f} %."
     )
     return (
-        f"Energy. The span of one head holds {held:.0f} % of the energy of the normalized patches; a random subspace of "
-        f"the same size would hold {chance:.0f} %. {all_heads}"
+        f"Energy. The span of one head holds {held:.0f} % of the energy of the normalized patches; a random subspace "
+        f"of the same size would hold {chance:.0f} %. {all_heads}"
     )
 
 
