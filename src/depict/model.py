@@ -24,7 +24,7 @@ from depict.inference.torch_predictor import TorchPredictor
 from depict.io.images import to_rgb
 
 if TYPE_CHECKING:
-    from depict.io.images import Picture
+    from depict.io.images import ImageLike
 
 
 class SegmentationModel(nn.Module):
@@ -132,17 +132,17 @@ class SegmentationModel(nn.Module):
         """
         return TorchPredictor(self, sliding or self.sliding_window(), network, compile, batch)
 
-    def segment(self, image: Picture, multiscale: bool = False) -> Tensor:
+    def segment(self, image: ImageLike, multiscale: bool = False) -> Tensor:
         """The class of each pixel, uint8 or int16 (H, W), of an image of any size: PIL, array or tensor."""
         return torch.from_numpy(self.predictor(self.sliding_window(multiscale)).labels(to_rgb(image)))
 
     @torch.no_grad()
-    def unroll(self, image: Picture, attention: bool = False) -> Trace:
+    def unroll(self, image: ImageLike, attention: bool = False) -> Trace:
         """Every step of the decoder for one whole image, which is resized as in `segment`."""
         with eval_mode(self):
             return self.decoder.unroll(*self.tokens(self.network_input(image)[None]), attention=attention)
 
-    def network_input(self, image: Picture, layout: Layout | None = None) -> Tensor:
+    def network_input(self, image: ImageLike, layout: Layout | None = None) -> Tensor:
         """The whole image as the network sees it, normalized float32 (3, H, W) on the model's device.
 
         `layout` gives its size, by default that of `segment`.

@@ -138,7 +138,7 @@ def test_a_damaged_file_whose_name_is_not_utf8_is_named_and_counted(run, tmp_pat
     assert segment(run, tmp_path, "--out", tmp_path / "out") == 1
     row = summary(tmp_path / "out")["pictures"][0]
     assert row["status"] == "failed"
-    assert "caf\\xe9.png' is not a readable picture" in row["error"]
+    assert "caf\\xe9.png' is not a readable image" in row["error"]
 
 
 def test_probabilities_sum_to_one_and_agree_with_the_labels(run, pictures, tmp_path):

@@ -93,7 +93,7 @@ def test_an_empty_file_is_named(tmp_path, quick, which):
 def test_a_text_file_with_a_picture_s_name_is_named(tmp_path, quick):
     image, _ = spoiled(tmp_path)
     image.write_text("no picture")
-    assert complaint(tmp_path, quick) == f"'{image}' is not a readable picture."
+    assert complaint(tmp_path, quick) == f"'{image}' is not a readable image."
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
@@ -111,7 +111,7 @@ def test_an_image_with_nan_is_named_when_it_is_read(tmp_path):
     image.unlink()
     save(mask, stripes([0, 1], 120, 160))
     Image.fromarray(np.full((120, 160), np.nan, np.float32)).save(image.with_suffix(".tiff"))
-    expected = f"'{image.with_suffix('.tiff')}': the image holds NaN or infinite values."
+    expected = f"'{image.with_suffix('.tiff')}': the image contains NaN or infinite values."
     assert complaint(tmp_path, quick=False) == expected
 
 

@@ -1,4 +1,4 @@
-"""Pictures of every kind become uint8 RGB, or one line says why not."""
+"""Images of every kind become uint8 RGB, or are refused in one line."""
 
 import io
 import os
@@ -39,7 +39,7 @@ def palette_image():
     ],
     ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
 )
-def test_color_survives_every_kind_of_picture(image):
+def test_colors_are_kept_for_every_kind_of_image(image):
     assert np.array_equal(to_rgb(image), RED)
 
 
@@ -59,7 +59,7 @@ def test_color_survives_every_kind_of_picture(image):
     ],
     ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
 )
-def test_white_stays_white_from_every_gray_picture(image):
+def test_white_stays_white_for_every_kind_of_gray_image(image):
     assert np.array_equal(to_rgb(image), np.full((2, 4, 3), 255, np.uint8))
 
 
@@ -73,26 +73,30 @@ def test_sixteen_bits_keep_their_upper_byte():
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((0, 4, 3), np.uint8), "is empty"),
-        (np.zeros((4, 4, 7), np.uint8), r"this has shape \(4, 4, 7\)"),
+        (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\) is empty"),
+        (torch.zeros(3, 0, 4), r"shape \(3, 0, 4\) is empty"),
+        (np.zeros((4, 4, 7), np.uint8), r"this one has shape \(4, 4, 7\)"),
         (np.zeros((4,), np.uint8), "an image array must be"),
-        (torch.full((3, 2, 2), torch.nan), "holds NaN or infinite values"),
-        (np.full((2, 2, 3), 3.5), "must lie in 0..1, this one spans 3.5 to 3.5"),
+        (torch.zeros(40, 50, 3), r"channels first: use tensor.permute\(2, 0, 1\); this one has shape \(40, 50, 3\)"),
+        (torch.zeros(7, 50, 60), r"channels first; this one has shape \(7, 50, 60\)"),
+        (torch.zeros(1, 3, 4, 4), r"a tensor .* this one has shape \(1, 3, 4, 4\)"),
+        (torch.full((3, 2, 2), torch.nan), "contains NaN or infinite values"),
+        (np.full((2, 2, 3), 3.5), "must be in 0..1, this one is in 3.5 to 3.5"),
         (np.full((2, 2, 3), -4), "must be uint8, uint16, or a float"),
         ("picture.png", "must be a PIL image, an array or a tensor, not a str"),
         (Image.new("RGB", (0, 3)), "0 x 3 pixels is empty"),
-        (Image.fromarray(np.float32([[0.5, np.nan]])), "holds NaN or infinite values"),
-        (Image.fromarray(np.float32([[0.5], [np.inf]])), "holds NaN or infinite values"),
-        (Image.fromarray(np.float32([[0.5], [-np.inf]])), "holds NaN or infinite values"),
+        (Image.fromarray(np.float32([[0.5, np.nan]])), "contains NaN or infinite values"),
+        (Image.fromarray(np.float32([[0.5], [np.inf]])), "contains NaN or infinite values"),
+        (Image.fromarray(np.float32([[0.5], [-np.inf]])), "contains NaN or infinite values"),
     ],
 )
-def test_what_is_no_picture_is_told_in_one_line(image, message):
+def test_anything_else_is_refused_in_one_line(image, message):
     with pytest.raises(UserError, match=message):
         to_rgb(image)
 
 
 @pytest.mark.parametrize("name", ["turned.png", "turned.jpg", "turned.tiff", "turned.webp"])
-def test_files_are_turned_upright(tmp_path, name):
+def test_files_are_rotated_upright(tmp_path, name):
     picture = np.zeros((16, 32, 3), np.uint8)
     picture[:, :8] = 255
     exif = Image.Exif()
@@ -106,7 +110,7 @@ def test_files_are_turned_upright(tmp_path, name):
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_jpegs_have_the_pixels_that_pillow_finds(tmp_path, subsampling, progressive):
+def test_jpegs_have_the_same_pixels_as_in_pillow(tmp_path, subsampling, progressive):
     path = tmp_path / "photograph.jpg"
     for height, width in ((61, 83), (1, 1)):
         photograph(height, width).save(path, subsampling=subsampling, progressive=progressive)
@@ -120,7 +124,7 @@ def test_unusual_jpegs_are_read_too(tmp_path, mode):
     np.testing.assert_array_equal(read_image(path), np.asarray(Image.open(path).convert("RGB")))
 
 
-def test_a_damaged_jpeg_is_what_pillow_makes_of_it(tmp_path):
+def test_a_damaged_jpeg_is_read_or_refused_as_in_pillow(tmp_path):
     path, random, outcomes = tmp_path / "damaged.jpg", np.random.default_rng(0), set()
     photograph(61, 83).save(path)
     whole = path.read_bytes()
@@ -163,34 +167,34 @@ def test_unreadable_files_are_named_in_one_line(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_picture_beyond_the_limit_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+def test_an_image_beyond_the_limit_is_refused_before_decoding(tmp_path, monkeypatch):
     Image.new("L", (100, 100)).save(tmp_path / "large.png")
     monkeypatch.setattr(images, "MAX_PIXELS", 9999)
-    with pytest.raises(UserError, match=r"large.png': 100 x 100 pixels are more than the 9999"):
+    with pytest.raises(UserError, match=r"large.png': 100 x 100 pixels are more than the limit of 9999"):
         read_image(tmp_path / "large.png")
 
 
 def test_a_side_beyond_the_limit_is_refused(tmp_path, monkeypatch):
     Image.new("L", (100, 1)).save(tmp_path / "long.png")
     monkeypatch.setattr(images, "MAX_SIDE", 99)
-    with pytest.raises(UserError, match=r"long.png': 100 x 1 pixels are longer than the 99"):
+    with pytest.raises(UserError, match=r"long.png': 100 x 1 pixels are longer than the limit of 99"):
         read_image(tmp_path / "long.png")
 
 
-def test_what_other_programs_would_have_to_draw_is_refused(tmp_path):
+def test_formats_that_need_other_programs_are_refused(tmp_path):
     (tmp_path / "drawn.jpg").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
     )
-    with pytest.raises(UserError, match=r"drawn.jpg': EPS files are drawn by other programs"):
+    with pytest.raises(UserError, match=r"drawn.jpg': EPS files are not supported: convert it"):
         read_image(tmp_path / "drawn.jpg")
 
 
-def test_what_is_no_file_is_refused_instead_of_waited_for(tmp_path):
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(UserError, match="pipe.png' is not a file"):
         read_image(tmp_path / "pipe.png")
 
 
-def test_wide_values_do_not_depend_on_where_the_bands_end():
+def test_32_bit_values_do_not_depend_on_where_the_bands_end():
     values = np.random.default_rng(0).integers(0, 65536, (1200, 1 << 10), dtype=np.int32)
     assert np.array_equal(to_rgb(Image.fromarray(values))[..., 1], np.round(values * (255 / 65535)))

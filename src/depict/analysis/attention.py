@@ -22,7 +22,7 @@ from depict.io.images import to_rgb
 from depict.model import SegmentationModel
 
 if TYPE_CHECKING:
-    from depict.io.images import Picture
+    from depict.io.images import ImageLike
 
 MAX_PATCHES = 4096
 """Larger images are scaled down: attention is quadratic in the number of patches."""
@@ -73,7 +73,7 @@ class _View:
 @torch.no_grad()
 def attention_maps(
     model: SegmentationModel,
-    picture: Picture,
+    picture: ImageLike,
     part: str = "decoder",
     layer: int | None = None,
     head: int | None = None,

@@ -17,8 +17,7 @@ from PIL import Image
 
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
-from depict.io.images import file_to_rgb, orientation
-from depict.io.images import opened as open_picture
+from depict.io.images import file_to_rgb, open_image, orientation
 
 if TYPE_CHECKING:
     import torch
@@ -231,7 +230,7 @@ def check_mask_format(path: Path, image: Image.Image) -> None:
 def opened(path: Path) -> Iterator[Image.Image]:
     """`io.images.opened` whose errors are `DataError`s."""
     try:
-        with open_picture(path) as image:
+        with open_image(path) as image:
             yield image
     except DataError:
         raise

@@ -1,4 +1,4 @@
-"""Pictures of any kind become uint8 RGB arrays (H, W, 3); what cannot is told in one line."""
+"""Images of any kind to uint8 RGB arrays (H, W, 3). Files may be untrusted or damaged."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from depict.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    Picture = Image.Image | np.ndarray | torch.Tensor
+    ImageLike = Image.Image | np.ndarray | torch.Tensor
 
 MAX_PIXELS = 178_956_970
-"""Larger files are refused before they are decoded: a few kilobytes can unpack to any size."""
+"""Larger files are refused before decoding: a few kilobytes can decompress to any size."""
 MAX_SIDE = 100_000
-"""Longer ones are refused, too: a row of scores for every class must fit into memory."""
-PROGRAMS = ("EPS", "WMF")
-"""Formats that Pillow hands to other programs to draw."""
-NOT_FINITE = "the image holds NaN or infinite values."
+"""Longer images are refused, too: a row of scores for every class must fit into memory."""
+EXTERNAL_FORMATS = ("EPS", "WMF")
+"""Formats that Pillow passes to other programs."""
+CHANNELS = (1, 2, 3, 4)
+NOT_FINITE = "the image contains NaN or infinite values."
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read a picture file as RGB (H, W, 3), turned upright by its EXIF orientation."""
-    with opened(Path(path)) as image:
+    """Read an image file as RGB uint8 (H, W, 3), rotated by its EXIF orientation."""
+    with open_image(Path(path)) as image:
         return file_to_rgb(path, image)
 
 
 def file_to_rgb(path: str | Path, image: Image.Image) -> np.ndarray:
-    """As `to_rgb`, of an opened file: what is wrong with its values is told with its name.
+    """`to_rgb` of an open file; errors name the file.
 
-    Usual JPEGs are decoded by simplejpeg, with the same pixels as Pillow's in less time.
+    Ordinary JPEGs are decoded by simplejpeg, which is faster than Pillow and gives the same pixels.
     """
     if image.format == "JPEG" and image.mode == "RGB" and orientation(image) == 1:
-        # The room is that of the size that was checked. It refuses what does not fit, and any damage: Pillow says then
-        # what can be read.
-        room = np.empty((image.height, image.width, 3), np.uint8)
+        # simplejpeg refuses damaged files and those of another size than the header says: Pillow then decides.
+        buffer = np.empty((image.height, image.width, 3), np.uint8)
         with contextlib.suppress(ValueError):
-            return simplejpeg.decode_jpeg(Path(path).read_bytes(), buffer=room)
+            return simplejpeg.decode_jpeg(Path(path).read_bytes(), buffer=buffer)
     try:
         return to_rgb(image)
     except UserError as error:
@@ -53,8 +53,8 @@ def file_to_rgb(path: str | Path, image: Image.Image) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
-    """A picture file, header read, of a kind and size to decode; whatever fails inside is one line with its name."""
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """Open an image file and check its format and size; any error inside the block becomes one line with its name."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UserError(f"'{path}' is not a file.")
@@ -62,90 +62,104 @@ def opened(path: Path) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(path)
         with image:
-            if image.format in PROGRAMS:
-                raise UserError(f"'{path}': {image.format} files are drawn by other programs and not read; convert it.")
-            if fault := _size_fault(*image.size):
-                raise UserError(f"'{path}': {fault}")
+            if image.format in EXTERNAL_FORMATS:
+                raise UserError(f"'{path}': {image.format} files are not supported: convert it to PNG.")
+            if problem := _size_problem(*image.size):
+                raise UserError(f"'{path}': {problem}")
             yield image
     except UserError:
         raise
     except UnidentifiedImageError as error:
         empty = path.stat().st_size == 0
-        raise UserError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable picture'}.") from error
+        raise UserError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable image'}.") from error
     except Image.DecompressionBombError as error:
-        raise UserError(f"'{path}' has more than the {MAX_PIXELS} pixels that are read; scale it down.") from error
-    except Exception as error:  # a broken file can raise almost anything in a decoder
+        raise UserError(f"'{path}' has more than {MAX_PIXELS} pixels, the limit: scale it down.") from error
+    except Exception as error:  # a damaged file can raise almost anything in a decoder
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(f"cannot read '{path}': {' '.join(text.split()).rstrip('.')}.") from error
 
 
-def to_rgb(image: Picture) -> np.ndarray:
-    """RGB uint8 (H, W, 3) from a PIL image, an array (H, W), (H, W, C) or a tensor (C, H, W), (H, W).
+def to_rgb(image: ImageLike) -> np.ndarray:
+    """RGB uint8 (H, W, 3) of a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W) or (C, H, W).
 
-    C is 1, 2, 3 or 4; alpha is left out. 16-bit values lose their lower byte. Floats are taken as 0..1.
+    C is 1, 2, 3 or 4; alpha is dropped. 16-bit values lose their lower byte. Floats must be in 0..1.
     """
     if isinstance(image, Image.Image):
         return _from_pil(image)
     if isinstance(image, np.ndarray):
         return _from_array(image)
     if hasattr(image, "detach"):
-        tensor = image.detach().cpu()
-        array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-        return _from_array(array.transpose(1, 2, 0) if array.ndim == 3 else array)
+        return _from_tensor(image)
     raise UserError(f"an image must be a PIL image, an array or a tensor, not a {type(image).__name__}.")
 
 
+def _from_tensor(image: torch.Tensor) -> np.ndarray:
+    tensor = image.detach().cpu()
+    if tensor.ndim == 3 and tensor.shape[0] not in CHANNELS:
+        hint = ": use tensor.permute(2, 0, 1)" if tensor.shape[2] in CHANNELS else ""
+        raise UserError(
+            f"an image tensor must be (H, W) or (1 to 4, H, W), channels first{hint}; "
+            f"this one has shape {tuple(tensor.shape)}."
+        )
+    if 0 in tensor.shape:
+        raise UserError(f"an image of shape {tuple(tensor.shape)} is empty.")
+    array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return _from_array(array.transpose(1, 2, 0) if array.ndim == 3 else array)
+
+
 def _from_pil(image: Image.Image) -> np.ndarray:
-    if fault := _size_fault(*image.size):
-        raise UserError(fault)
-    if orientation(image) != 1:  # otherwise it would be a copy, and large ones are read, too
+    if problem := _size_problem(*image.size):
+        raise UserError(problem)
+    if orientation(image) != 1:  # exif_transpose always copies, which takes memory for large images
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return _from_array(np.asarray(image).astype(np.uint16))
     if image.mode in ("I", "F"):
         return _from_wide(np.asarray(image))
     if image.mode in ("P", "PA"):
-        image = image.convert("RGBA")  # straight to RGB warns about transparency held in bytes
+        image = image.convert("RGBA")  # directly to RGB, Pillow warns about transparency in bytes
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def orientation(image: Image.Image) -> int:
-    """How a camera was held, as EXIF, TIFF and XMP count it: 1 is upright, 5 to 8 are on their side."""
+    """The orientation in EXIF, TIFF or XMP: 1 is upright, 5 to 8 swap width and height."""
     return image.getexif().get(0x0112, 1)
 
 
-def _size_fault(width: int, height: int) -> str | None:
-    """Why a picture of this size is not read; None if it is."""
+def _size_problem(width: int, height: int) -> str | None:
+    """Why an image of this size is refused; None if it is not."""
     if width < 1 or height < 1:
         return f"an image of {width} x {height} pixels is empty."
     if width * height > MAX_PIXELS:
-        return f"{width} x {height} pixels are more than the {MAX_PIXELS} that are read; scale it down."
+        return f"{width} x {height} pixels are more than the limit of {MAX_PIXELS}: scale it down."
     if max(width, height) > MAX_SIDE:
-        return f"{width} x {height} pixels are longer than the {MAX_SIDE} that are read; cut it into pieces."
+        return f"{width} x {height} pixels are longer than the limit of {MAX_SIDE}: cut it into pieces."
     return None
 
 
 def _from_wide(values: np.ndarray) -> np.ndarray:
-    """Gray levels in 32 bits, or floats: files do not say their range, so it is read off the values."""
-    # In bands, since doubles take eight times as much.
+    """Gray values in 32 bits or floats. Files do not record their range, so it is guessed from the values."""
+    # In bands, since float64 takes eight times the memory of uint8.
     rows = range(0, len(values), max(1, (1 << 20) // values.shape[1]))
     parts = [values[row : row + rows.step] for row in rows]
     if not all(np.isfinite(part).all() for part in parts):
         raise UserError(NOT_FINITE)
-    top = float(values.max())
-    full = next(full for full in (1.0, 255.0, 65535.0, top) if top <= full)
-    gray = [np.round(part.astype(np.float64).clip(0) * (255.0 / full)).astype(np.uint8) for part in parts]
+    largest = float(values.max())
+    white = next(white for white in (1.0, 255.0, 65535.0, largest) if largest <= white)
+    gray = [np.round(part.astype(np.float64).clip(0) * (255.0 / white)).astype(np.uint8) for part in parts]
     return np.repeat(np.concatenate(gray)[..., None], 3, axis=2)
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:
+    shape = array.shape
     array = array[..., None] if array.ndim == 2 else array
-    if array.ndim != 3 or array.shape[2] not in (1, 2, 3, 4):
+    if array.ndim != 3 or array.shape[2] not in CHANNELS:
         raise UserError(
-            f"an image array must be (H, W) or (H, W, 1 to 4), a tensor (1 to 4, H, W); this has shape {array.shape}."
+            f"an image array must be (H, W) or (H, W, 1 to 4), a tensor (H, W) or (1 to 4, H, W); "
+            f"this one has shape {shape}."
         )
     if 0 in array.shape:
-        raise UserError(f"an image of shape {array.shape} is empty.")
+        raise UserError(f"an image of shape {shape} is empty.")
     array = _to_bytes(array)
     if array.shape[2] in (1, 2):
         return np.repeat(array[..., :1], 3, axis=2)
@@ -164,8 +178,8 @@ def _to_bytes(array: np.ndarray) -> np.ndarray:
             raise UserError(NOT_FINITE)
         if array.min() < 0 or array.max() > 1:
             raise UserError(
-                f"a float image must lie in 0..1, this one spans {array.min():.3g} to {array.max():.3g}; "
-                "give uint8 for 0..255."
+                f"a float image must be in 0..1, this one is in {array.min():.3g} to {array.max():.3g}; "
+                "use uint8 for 0..255."
             )
         return np.round(array * 255).astype(np.uint8)
     if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:

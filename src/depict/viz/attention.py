@@ -13,7 +13,7 @@ from depict.viz.overlays import INK, PAPER
 
 if TYPE_CHECKING:
     from depict.analysis.attention import AttentionMap
-    from depict.io.images import Picture
+    from depict.io.images import ImageLike
 
 TILE, SINGLE = 320, 960
 """Longest side in pixels of each map of a sheet, and of a map alone."""
@@ -22,7 +22,7 @@ GAP, CAPTION = 8, 22
 
 
 def attention_sheet(
-    picture: Picture, maps: Sequence[AttentionMap], cells: tuple[float, float], at: tuple[int, int] | None = None
+    picture: ImageLike, maps: Sequence[AttentionMap], cells: tuple[float, float], at: tuple[int, int] | None = None
 ) -> Image.Image:
     """The maps over the image, a row for each layer and a column for each head; one map alone is drawn large.
 
