@@ -93,7 +93,7 @@ def test_the_version_is_printed(capsys):
         (["info", "--decoder", "depict_sa", "--encoder", "vit_tny_patch16_224"], "depict: unknown encoder"),
         (["info", "--decoder", "linear", "--decoder.layers", "2"], "depict: unknown option for the decoder 'linear'"),
         (["info", "--decoder", "depict_sa", "--image-size", "0"], "depict: --image-size and --classes must be"),
-        (["segment", "run", "--out", "out"], "depict: no pictures were given"),
+        (["segment", "run", "--out", "out"], "depict: no pictures given"),
         (["analyze", "--out", "out"], "depict: no runs were given"),
     ],
 )
