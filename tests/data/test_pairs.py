@@ -278,7 +278,7 @@ def test_gray_palette_and_transparent_images_become_rgb(tmp_path):
 def test_a_picture_too_large_to_decode_is_refused_by_its_header(tmp_path, monkeypatch):
     image, _ = spoiled(tmp_path)
     monkeypatch.setattr("depict.io.images.MAX_PIXELS", 100)
-    assert complaint(tmp_path).startswith(f"'{image}': 16 x 12 pixels are more than the 100 that are read")
+    assert complaint(tmp_path).startswith(f"'{image}': 16 x 12 pixels are more than the limit of 100")
 
 
 def test_errors_can_be_pickled(tmp_path):
