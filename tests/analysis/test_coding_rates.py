@@ -1,10 +1,11 @@
-"""Rates in planted subspaces, and the count of directions that agree with the sign of the step."""
+"""Rates in planted subspaces, and how often the sign of the step predicts the change."""
 
 import pytest
 import torch
 
 from depict import create_decoder
 from depict.analysis.coding_rates import CodingRates
+from depict.analysis.text.coding_rates import findings
 from depict.coding_rate import EPSILON, projected_coding_rate
 from depict.operators import MSSA
 from support.planted import analyze_tokens, orthonormal
@@ -28,15 +29,15 @@ def test_an_orthonormal_basis_of_the_whole_space_holds_the_whole_rate():
 
 @pytest.mark.parametrize("sizes", [(0.1, -0.1), (-0.05, 0.5)])
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca"])
-def test_with_orthonormal_bases_the_sign_foretells_the_direction_every_time(sizes, name):
+def test_with_orthonormal_bases_the_sign_always_predicts_the_direction(sizes, name):
     result = analyze_tokens(CodingRates, decoder_with(sizes, name=name), *torch.randn(5, 16, 12))
     for row in result.tables["agreement"]:
         assert row["operator_agrees"] == row["measured"] == 5 * 2
         assert row["operator_change"] * row["step_size"] > 0
-    assert "every time" in result.text[1]
+    assert findings(result)[0].startswith("For a small step the sign always predicts the direction")
 
 
-def test_a_layer_that_goes_against_its_sign_is_counted():
+def test_a_layer_that_moves_the_rate_against_its_sign_is_counted():
     class Contrary(MSSA):
         def forward(self, Z):
             return -super().forward(Z)
@@ -45,17 +46,17 @@ def test_a_layer_that_goes_against_its_sign_is_counted():
     decoder.layers[1].operator.__class__ = Contrary
     result = analyze_tokens(CodingRates, decoder, *torch.randn(5, 16, 12))
     assert [row["operator_agrees"] for row in result.tables["agreement"]] == [10, 0]
-    assert "Even a small step goes against its sign in 10 cases" in result.text[1]
+    assert "against its sign in 10 of 20 cases" in findings(result)[0]
 
 
-def test_an_update_that_is_too_long_overshoots_though_it_points_the_right_way():
+def test_an_update_that_is_too_long_overshoots_in_the_right_direction():
     result = analyze_tokens(CodingRates, decoder_with([-8.0]), *torch.randn(5, 16, 12))
     (row,) = result.tables["agreement"]
     assert (row["small_agrees"], row["operator_agrees"]) == (10, 0)
-    assert "overshoots" in result.text[1]
+    assert "overshoots" in findings(result)[0]
 
 
-def test_rates_of_the_stream_are_those_of_the_trace():
+def test_rates_before_the_norm_equal_those_of_the_trace():
     decoder, Z = decoder_with([0.4, -0.7]), torch.randn(16, 12)
     result = analyze_tokens(CodingRates, decoder, Z)
     trace = decoder.unroll(Z[None], (4, 4))
@@ -67,7 +68,7 @@ def test_rates_of_the_stream_are_those_of_the_trace():
         assert torch.allclose(torch.tensor(result.data["normed"]["mean"])[..., depth], own, rtol=1e-4)
 
 
-def test_directions_are_counted_from_the_rates_at_the_layers_own_step():
+def test_changes_are_counted_at_the_layers_own_step():
     result = analyze_tokens(CodingRates, decoder_with([0.4, -0.7]), torch.randn(16, 12))
     for row in result.tables["agreement"]:
         layer = row["layer"] - 1
@@ -77,7 +78,7 @@ def test_directions_are_counted_from_the_rates_at_the_layers_own_step():
             assert row[f"{reading}_change"] == pytest.approx((after - before).mean().item(), abs=1e-4)
 
 
-def test_every_layer_head_and_depth_has_its_row():
+def test_every_layer_head_and_depth_has_a_row():
     result = analyze_tokens(CodingRates, decoder_with([0.4, -0.7, 0.2]), torch.randn(16, 12))
     rows = result.tables["rates"]
     assert len(rows) == 3 * 2 * 4
@@ -97,8 +98,8 @@ def test_cross_attention_adds_no_depth():
     assert torch.tensor(result.data["stream"]["mean"]).shape == (2, 2, 3)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
-def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
+@pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "has no steps")])
+def test_decoders_without_mssa_are_skipped_with_a_reason(name, reason):
     result = analyze_tokens(CodingRates, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
     assert not result.numbers
     assert reason in result.skipped

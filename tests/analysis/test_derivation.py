@@ -1,4 +1,4 @@
-"""Decoders that do exactly what the derivation says score 1; energies and ranks are those that were planted."""
+"""Decoders that follow the derivation exactly score 1; energies and ranks equal the planted ones."""
 
 import itertools
 import math
@@ -15,8 +15,8 @@ from depict.analysis.derivation import (
     energy_share,
     head_updates,
     through_norm,
-    words,
 )
+from depict.analysis.text.derivation import findings, rank_decay
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
 from depict.decoders.blocks import MSSABlock
 from depict.operators import MSSA
@@ -62,10 +62,8 @@ def test_a_decoder_of_exact_gradient_steps_scores_cosine_one(size, name):
         assert row["head_cosine"] == pytest.approx(sign, abs=1e-4)
         assert row["learned_change_nats"] == pytest.approx(row["exact_change_nats"], rel=1e-2)
         assert row["learned_change_nats"] * sign > 0
-    assert result.numbers["cosine of update and exact gradient, in the direction of the sign"] == pytest.approx(
-        1, abs=1e-4
-    )
-    assert "nearly the exact step" in result.text[0]
+    assert result.numbers["cosine of update and exact gradient, signed by the step"] == pytest.approx(1, abs=1e-4)
+    assert "nearly the exact gradient step" in findings(result)[0]
 
 
 def test_a_decoder_that_follows_the_gradient_through_its_norm_scores_one_there():
@@ -83,14 +81,14 @@ def test_the_released_operator_is_not_the_exact_gradient():
     assert all(abs(row["cosine"]) < 0.99 for row in result.tables["steps"])
 
 
-def test_a_gradient_goes_through_the_norm_as_autograd_takes_it():
+def test_the_gradient_through_the_norm_equals_a_finite_difference():
     norm = nn.LayerNorm(6)
     nn.init.uniform_(norm.weight, 0.5, 2)
     X, G = torch.randn(5, 6), torch.randn(5, 6)
-    wanted = torch.randn(5, 6)
+    direction = torch.randn(5, 6)
     h = 1e-2
-    rate = ((norm(X + h * wanted) - norm(X - h * wanted)) * G).sum() / (2 * h)  # derivative along a direction
-    assert (through_norm(norm, X, G) * wanted).sum().item() == pytest.approx(rate.item(), rel=1e-2)
+    rate = ((norm(X + h * direction) - norm(X - h * direction)) * G).sum() / (2 * h)  # directional derivative
+    assert (through_norm(norm, X, G) * direction).sum().item() == pytest.approx(rate.item(), rel=1e-2)
 
 
 def test_the_updates_of_the_heads_add_up_to_that_of_the_operator():
@@ -110,14 +108,14 @@ def test_one_decomposition_gives_the_cosine_at_every_distortion():
     assert cosines_by_epsilon(Y, P, U, (math.inf,)) == pytest.approx([cosine(U, (Y @ bases.mT @ bases)[:8])])
 
 
-def test_the_best_exact_step_is_never_behind_that_of_equal_length():
+def test_the_best_exact_step_is_at_least_as_good_as_that_of_equal_length():
     for size in (0.5, -2.0):
         for row in analyze_tokens(Derivation, decoder_with(size), *torch.randn(2, 16, 12)).tables["steps"]:
             assert row["best_change_nats"] * size >= row["exact_change_nats"] * size
             assert row["best_change_nats"] * size > 0
 
 
-def test_cosines_know_direction_and_not_length():
+def test_cosines_depend_on_direction_and_not_on_length():
     A = torch.randn(4, 5)
     assert cosine(A, 7 * A) == pytest.approx(1)
     assert cosine(A, -A) == pytest.approx(-1)
@@ -139,35 +137,34 @@ def test_ranks_are_those_of_the_patches_at_every_depth():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "message"),
     [
-        ((121.5, 131.6, 110.2, 113.2), "it does not fall in layer 1, 3; at the end it is 93 % of what it was."),
-        ((120.0, 30.0, 40.0, 20.0), "it does not fall in layer 2; at the end it is 17 % of what it was."),
-        ((100.0, 90.0, 80.0, 70.0), "it falls in every step, but not rapidly; at the end it is 70 % of what it was."),
-        ((100.0, 50.0, 20.0, 10.0), "it falls in every step, and rapidly; at the end it is 10 % of what it was."),
-        ((100.0, 100.0, 101.0, 102.0), "it does not fall in layer 1, 2, 3; at the end it is 102 % of what it was."),
+        ((121.5, 131.6, 110.2, 113.2), "it does not fall in layers 1 and 3; at the end it is 93 % of"),
+        ((120.0, 30.0, 40.0, 20.0), "it does not fall in layer 2; at the end it is 17 % of"),
+        ((100.0, 90.0, 80.0, 70.0), "it falls in every step, but not rapidly; at the end it is 70 % of"),
+        ((100.0, 50.0, 20.0, 10.0), "it falls in every step, rapidly; at the end it is 10 % of"),
+        ((100.0, 100.0, 101.0, 102.0), "it does not fall in layers 1, 2 and 3; at the end it is 102 % of"),
     ],
 )
-def test_the_words_on_the_rank_tell_of_every_step_not_only_of_first_and_last(ranks, said):
-    result = analyze_tokens(Derivation, decoder_with(0.5, layers=3), torch.randn(16, 12))
+def test_the_text_on_the_rank_covers_every_step(ranks, message):
     rows = [
-        row | {"rank_before": before, "rank_after": after}
-        for row, (before, after) in zip(result.tables["steps"], itertools.pairwise(ranks), strict=True)
+        {"layer": layer, "rank_before": before, "rank_after": after}
+        for layer, (before, after) in enumerate(itertools.pairwise(ranks), start=1)
     ]
-    assert words(rows, 192)[-1].endswith(said)
+    assert f"Here {message} the initial rank" in rank_decay(rows, 192)
 
 
-def test_bases_that_span_everything_hold_everything():
+def test_bases_that_span_the_space_hold_all_energy():
     result = analyze_tokens(Derivation, decoder_with(0.5, dim=6), torch.randn(16, 6))
     for row in result.tables["steps"]:
         assert row["layer_energy"] == pytest.approx(1)
         assert 0 < row["head_energy"] < 1
         assert row["random_head_energy"] == pytest.approx(4 / 6)
-    assert "hold everything" in result.text[2]
+    assert "hold all of it" in findings(result)[2]
 
 
-@pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "takes no steps")])
-def test_black_boxes_are_told_why_there_is_hub_unreachable(name, reason):
+@pytest.mark.parametrize(("name", "reason"), [("segmenter", "no MSSA step"), ("linear", "has no steps")])
+def test_decoders_without_mssa_are_skipped_with_a_reason(name, reason):
     result = analyze_tokens(Derivation, create_decoder(name, 64, 3), torch.randn(16, 64), name=name)
     assert not result.numbers
     assert reason in result.skipped

@@ -1,4 +1,4 @@
-"""Rates of centroids with known results, and the inequality counted where it holds and where it does not."""
+"""Known rates of centroids, and the inequality counted where it holds and where it fails."""
 
 import math
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from depict import create_decoder
 from depict.analysis.low_rank import LowRank, repeated_rate, three_rates
+from depict.analysis.text.low_rank import findings
 from depict.coding_rate import coding_rate, repeat_by_share
 from support.planted import analyze_tokens, orthonormal
 
@@ -53,14 +54,14 @@ def still(classes_scale):
 
 def test_small_class_embeddings_take_fewer_nats_than_the_patches():
     result = analyze_tokens(LowRank, still(0.1), *torch.randn(3, 16, 12))
-    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 100
-    assert "holds on every image" in result.text[0]
+    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), after the last step"] == 100
+    assert "holds on every image" in findings(result)[0]
 
 
-def test_large_class_embeddings_break_the_inequality_and_are_counted():
+def test_large_class_embeddings_violate_the_inequality():
     result = analyze_tokens(LowRank, still(100.0), *(0.01 * torch.randn(3, 16, 12)))
-    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), as they leave the last step"] == 0
-    assert "holds on no image" in result.text[0]
+    assert result.numbers["R(Z) ≥ R(Q̄) (% of images), after the last step"] == 0
+    assert "holds on no image" in findings(result)[0]
     assert all(not row["raw_holds"] for row in result.tables["images"])
 
 
@@ -71,9 +72,7 @@ def test_the_repetitions_follow_the_argmax_mask():
     counts = torch.bincount(trace.masks[0].argmax(0).flatten(), minlength=3)
     row = result.tables["images"][0]
     assert row["raw_R_Q_bar"] == pytest.approx(coding_rate(repeat_by_share(trace.Q[-1][0], counts)).item(), rel=1e-4)
-    assert row["masks_R_Q_bar"] == pytest.approx(
-        coding_rate(repeat_by_share(trace.Q_unit[0], counts)).item(), rel=1e-4
-    )
+    assert row["masks_R_Q_bar"] == pytest.approx(coding_rate(repeat_by_share(trace.Q_unit[0], counts)).item(), rel=1e-4)
     assert row["masks_R_Z"] == pytest.approx(coding_rate(trace.Z_unit[0]).item(), rel=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""The files of a report, and its page as a person meets it: in a real browser, on phone and desk, light and dark."""
+"""The files of a report, and its page in a real browser: phone and desktop, light and dark."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from depict.analysis import report
-from depict.analysis.base import Result, Analysis
-from depict.analysis.report import Subject, describe, evaluated, number, plain, write_answers, write_report
-from depict.analysis.runner import Finding, Pass
+from depict.analysis.base import Result
+from depict.analysis.report import (
+    RunReport,
+    Section,
+    describe,
+    format_number,
+    plain,
+    present,
+    read_miou,
+    write_report,
+    write_sections,
+)
+from depict.analysis.runner import Outcome, choose_analyses, run_analyses
 from depict.costs import parameters
+from depict.data import create_dataset
 from support.tiny_model import tiny_model
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 EVIL = "<script>alert(1)</script> & \"quotes\" 'apostrophes'"
 RUNS = ("depict_sa_seed0", "a run's name, with_a_very_long_and_unbroken_word_in_it <b>", "segmenter")
-
-
-class Slope(Analysis):
-    name, title, about = "slope", "Does it rise?", "A line is drawn, and whether it rises is told."
-
-
-class Words(Analysis):
-    name, title, about = "words", f"What does {EVIL} do?", f"Text of a stranger, such as {EVIL}, is shown as text. " * 6
-
-
-class Refused(Analysis):
-    name, title, about = "refused", "Is there an answer?", "There is none for any run."
 
 
 def figure(points: int = 2) -> Figure:
@@ -48,43 +47,69 @@ def figure(points: int = 2) -> Figure:
     return drawing
 
 
-def slope(rise: float) -> Result:
-    return Result(
-        numbers={
-            "rise (m/s)": rise,
-            "points": 2,
-            "not defined": None,
-            "steps of a label that is long enough to wrap": 0.5,
-        },
-        data={"rise": rise, "values": np.array([1.0, math.nan]), "tensor": torch.tensor(3), 7: (1, 2)},
-        tables={"points": [{"t": 0, "h": 0.5}, {"t": 1, "h": math.inf, "note": "a, b"}]},
+def slope(rise: float) -> Section:
+    return Section(
+        "slope",
+        "Does it rise?",
+        "A line is drawn, and the report says whether it rises.",
+        Result(
+            numbers={"rise (m/s)": rise, "points": 2, "undefined": None, "a label that is long enough to wrap": 0.5},
+            data={"rise": rise, "values": np.array([1.0, math.nan]), "tensor": torch.tensor(3), 7: (1, 2)},
+            tables={"points": [{"t": 0, "h": 0.5}, {"t": 1, "h": math.inf, "note": "a, b"}]},
+        ),
+        findings=[f"It rises by {rise} m/s.", "The theory says the same."],
         figures={"line": figure()},
-        pictures={"day/one image": b"bytes of a PNG"},
         captions={"line": f"Height over time; it rises by {rise}."},
-        text=[f"It rises by {rise} m/s.", "As the theory says."],
+        pictures={"day/one image": b"bytes of a PNG"},
+        seconds=1.5,
     )
+
+
+def untrusted(index: int) -> Section:
+    result = Result(numbers={EVIL: 1e-7} if index else {})
+    about = f"Untrusted text such as {EVIL} is shown as text. " * 6
+    return Section("words", f"What does {EVIL} do?", about, result, [EVIL * 5], {"large": figure(1_000)})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A report of three questions to three runs."""
+    """A report of three analyses of three runs."""
     out = tmp_path_factory.mktemp("report")
-    subjects = []
+    model, runs = tiny_model(), []
     for index, name in enumerate(RUNS):
-        words = Result(numbers={EVIL: 1e-7} if index else {}, figures={"large": figure(1_000)}, text=[EVIL * 5])
-        findings = [
-            Finding(Slope, slope(index + 0.25), seconds=1.5),
-            Finding(Words, words),
-            Finding(Refused, error=f"not for '{name}'."),
-        ]
-        write_answers(out / name, {"run": f"runs/{name}"}, findings)
-        facts = describe(tiny_model(), f"runs/{name}", None, "3 of 100, scenes (val)")
-        subjects.append(Subject(name, facts, Pass(findings, 3, 12.25)))
+        failed = Section("failed", "Is there a result?", "There is none for any run.", error=f"not for '{name}'.")
+        sections = [slope(index + 0.25), untrusted(index), failed]
+        write_sections(out / name, {"run": f"runs/{name}"}, sections)
+        facts = describe(model, f"runs/{name}", None, "3 of 100, scenes (val)")
+        runs.append(RunReport(name, facts, sections, 3, 12.25))
     stamp = {"depict": "0.1.0", "commit": None, "command": "depict analyze " + "runs/a_long_path/" * 20 + EVIL}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "LARGEST_SVG", 50_000)
-        assert write_report(out, subjects, stamp) == out / "report.html"
+        assert write_report(out, runs, stamp) == out / "report.html"
     return out
+
+
+@pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
+def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(decoder):
+    done = run_analyses(tiny_model(decoder), create_dataset("scenes", split="val"), [0, 99], choose_analyses(None))
+    for section in map(present, done.outcomes):
+        assert section.error is None
+        assert section.title
+        assert len(section.about) > 80
+        assert section.findings
+        assert all(section.findings)
+        assert section.captions.keys() == section.figures.keys()
+        assert bool(section.figures) >= bool(section.result.numbers)
+        assert all(figure.get_figwidth() <= 7 for figure in section.figures.values())
+
+
+def test_a_skipped_analysis_says_why_and_a_failed_one_has_no_findings():
+    skipped = present(Outcome("low_rank", Result(skipped="It has no class embeddings."), seconds=2.0))
+    assert skipped.findings == ["It has no class embeddings."]
+    assert not skipped.figures
+    failed = present(Outcome("low_rank", error="no image was usable."))
+    assert (failed.error, failed.findings, failed.title) == ("no image was usable.", [], skipped.title)
+    assert skipped.seconds >= 2.0
 
 
 def test_json_holds_what_was_measured_as_plain_values(folder):
@@ -93,7 +118,7 @@ def test_json_holds_what_was_measured_as_plain_values(folder):
     assert found["question"] == "Does it rise?"
     assert found["numbers"]["rise (m/s)"] == 0.25
     assert found["data"] == {"rise": 0.25, "values": [1.0, None], "tensor": 3, "7": [1, 2]}
-    assert json.loads((folder / RUNS[0] / "refused.json").read_text())["error"] == "not for 'depict_sa_seed0'."
+    assert json.loads((folder / RUNS[0] / "failed.json").read_text())["error"] == "not for 'depict_sa_seed0'."
 
 
 def test_tables_have_every_column_of_any_row(folder):
@@ -101,9 +126,8 @@ def test_tables_have_every_column_of_any_row(folder):
         assert list(csv.reader(file)) == [["t", "h", "note"], ["0", "0.5", ""], ["1", "", "a, b"]]
 
 
-def test_figures_are_files_and_the_same_findings_give_the_same_bytes(folder, tmp_path):
-    findings = [Finding(Slope, slope(0.25))]
-    write_answers(tmp_path, {"run": "runs/depict_sa_seed0"}, findings)
+def test_figures_are_files_and_the_same_result_gives_the_same_bytes(folder, tmp_path):
+    write_sections(tmp_path, {"run": "runs/depict_sa_seed0"}, [slope(0.25)])
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         assert path.read_bytes() == (folder / RUNS[0] / path.relative_to(tmp_path)).read_bytes()
     assert (tmp_path / "slope" / "day" / "one image.png").read_bytes() == b"bytes of a PNG"
@@ -112,15 +136,15 @@ def test_figures_are_files_and_the_same_findings_give_the_same_bytes(folder, tmp
     assert b"<svg" in (tmp_path / "slope_line.svg").read_bytes()
 
 
-def test_nothing_unfinished_is_left(folder):
+def test_no_temporary_file_is_left(folder):
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert kinds == {".json", ".csv", ".png", ".svg", ".html"}
 
 
-def test_the_page_holds_all_it_shows_and_no_address_outside(folder):
+def test_the_page_embeds_all_it_shows_and_has_no_external_address(folder):
     page = (folder / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 3
-    assert page.count("data:image/png;base64,") == 3  # a thousand points are more than a drawing may have here
+    assert page.count("data:image/png;base64,") == 3  # their SVG files are too large to embed here
     assert not re.findall(r"(?:https?:)?//[a-z]", re.sub(r"base64,[^\"]*", "", page))
     assert "<script" not in page
     assert EVIL not in page
@@ -137,36 +161,36 @@ def test_links_lead_to_the_files(folder):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [(None, "–"), (math.nan, "–"), (0, "0"), (3.0, "3"), (0.123456, "0.1235"), (12345.6, "12,346"), (46.73, "46.73")],
 )
-def test_numbers_are_told_with_the_digits_that_matter(value, told):
-    assert number(value) == told
+def test_numbers_have_four_significant_digits(value, text):
+    assert format_number(value) == text
 
 
-def test_plain_values_stay_as_they_are():
+def test_plain_values_are_unchanged():
     assert plain({"a": [True, None, "text", 3, np.float32(0.5)]}) == {"a": [True, None, "text", 3, 0.5]}
 
 
-def test_the_top_tells_what_a_run_is_and_how_good(tmp_path):
+def test_the_facts_describe_a_run_and_its_evaluation(tmp_path):
     model = tiny_model()
-    assert evaluated(tmp_path / "evaluation.json") == "not evaluated"
+    assert read_miou(tmp_path / "evaluation.json") == "not evaluated"
     (tmp_path / "evaluation.json").write_text(
         json.dumps({"miou": 0.4567, "data": "camvid", "split": "val", "images": [{}, {}]})
     )
     facts = describe(model, "runs/tiny", tmp_path, "2 of 100, scenes (val)")
     assert facts["mIoU (depict evaluate)"] == "45.67 % (2 images of camvid, val)"
-    assert facts["decoder's parameters"] == f"{parameters(model.decoder):,}"
+    assert facts["decoder parameters"] == f"{parameters(model.decoder):,}"
     assert facts["decoder"].startswith("depict_sa (layers 1, heads 3, head dim 100")
     assert facts["encoder"] == "vit_tiny_patch16_384 (dim 64, depth 1)"
     (tmp_path / "evaluation.json").write_text("{")
-    assert evaluated(tmp_path / "evaluation.json") == "not evaluated"
+    assert read_miou(tmp_path / "evaluation.json") == "not evaluated"
 
 
 @pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:
-        pytest.skip("there is no chromium to open the page in")
+        pytest.skip("chromium is not installed")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"])
@@ -196,20 +220,21 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_the_window_and_can_be_read(folder, browser, width, scheme):
-    told, asked = [], []
+    messages, requests = [], []
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto((folder / "report.html").as_uri())
     for details in page.locator("details").all():
         details.evaluate("node => node.open = true")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert told == []
-    assert [url for url in asked if not url.startswith("data:")] == [(folder / "report.html").as_uri()]
+    assert messages == []
+    assert [url for url in requests if not url.startswith("data:")] == [(folder / "report.html").as_uri()]
     images = page.locator("img").all()
     assert len(images) == 6
     for image in images:
@@ -225,7 +250,8 @@ def test_the_page_fits_the_window_and_can_be_read(folder, browser, width, scheme
     page.close()
 
 
-def test_figures_stand_side_by_side_on_a_desk_and_below_each_other_on_a_phone(folder, browser):
+@pytest.mark.slow
+def test_figures_are_side_by_side_on_a_desktop_and_stacked_on_a_phone(folder, browser):
     tops = {}
     for width in (390, 1280):
         page = browser.new_page(viewport={"width": width, "height": 844})
@@ -236,25 +262,27 @@ def test_figures_stand_side_by_side_on_a_desk_and_below_each_other_on_a_phone(fo
     assert len(set(tops[390])) == 3
 
 
-def test_questions_are_reached_from_the_list_and_told_where_they_failed(folder, browser):
+@pytest.mark.slow
+def test_analyses_are_linked_from_the_list_and_failures_are_shown(folder, browser):
     page = browser.new_page()
     page.goto((folder / "report.html").as_uri())
-    assert page.locator("nav li").all_inner_texts() == [Slope.title, Words.title, Refused.title]
+    assert page.locator("nav li").all_inner_texts() == ["Does it rise?", f"What does {EVIL} do?", "Is there a result?"]
     page.locator("nav a").nth(2).click()
-    assert page.url.endswith("#refused")
-    assert page.locator("#refused .failed").all_inner_texts() == [
-        f"This question was not answered: not for '{name}'." for name in RUNS
+    assert page.url.endswith("#failed")
+    assert page.locator("#failed .failed").all_inner_texts() == [
+        f"This analysis failed: not for '{name}'." for name in RUNS
     ]
     cells = page.locator("#slope table tbody tr").first.locator("th, td").all_inner_texts()
     assert cells == ["rise (m/s)", "0.25", "1.25", "2.25"]
     page.close()
 
 
-def test_one_run_needs_no_columns_and_a_failed_one_no_figures(tmp_path):
-    findings = [Finding(Slope, slope(1.5))]
-    write_answers(tmp_path / "alone", {}, findings)
-    write_report(tmp_path, [Subject("alone", {"run": "alone"}, Pass(findings, 1, 0.1))], {})
+def test_a_page_of_one_run_has_no_columns_and_puts_findings_before_the_method(tmp_path):
+    section = slope(1.5)
+    write_sections(tmp_path / "alone", {}, [section])
+    write_report(tmp_path, [RunReport("alone", {"run": "alone"}, [section], 1, 0.1)], {})
     page = (tmp_path / "report.html").read_text()
     assert "<title>Inside alone</title>" in page
-    assert "<h3>" not in page
+    assert "<h3>alone</h3>" not in page
     assert "Height over time; it rises by 1.5." in page
+    assert page.index(section.findings[0]) < page.index(section.about)

@@ -73,12 +73,12 @@ def progress(rows: list[dict[str, Any]]) -> str:
         f"Progress. {reached} of {len(rows)} layers move the objective in the direction of their sign. Change on the "
         f"operator's input: {changes}. The updates are {lengths} times as long as the tokens."
     )
-    overshooting = [str(row["layer"]) for row in rows if sign(row) * row["exact_change_nats"] < 0]
+    overshooting = [row["layer"] for row in rows if sign(row) * row["exact_change_nats"] < 0]
     if overshooting:
-        text += f" In layer {', '.join(overshooting)} even an exact step of that length overshoots."
-    ahead = [str(row["layer"]) for row in rows if row["ratio"] is not None and row["ratio"] > 1]
+        text += f" In {_layers(overshooting)} even an exact step of that length overshoots."
+    ahead = [row["layer"] for row in rows if row["ratio"] is not None and row["ratio"] > 1]
     if ahead:
-        text += f" In layer {', '.join(ahead)} the update gets further than any tested step along the exact gradient."
+        text += f" In {_layers(ahead)} the update gets further than any tested step along the exact gradient."
     return text
 
 
@@ -100,10 +100,10 @@ def rank_decay(rows: list[dict[str, Any]], D: int) -> str:
     """Whether the rank of the patches falls in every step."""
     ranks = [rows[0]["rank_before"], *(row["rank_after"] for row in rows)]
     steps = zip(rows, itertools.pairwise(ranks), strict=True)
-    rising = [str(row["layer"]) for row, (before, after) in steps if after >= before]
+    rising = [row["layer"] for row, (before, after) in steps if after >= before]
     remaining = ranks[-1] / ranks[0]
     if rising:
-        verdict = f"it does not fall in layer {', '.join(rising)}"
+        verdict = f"it does not fall in {_layers(rising)}"
     else:
         verdict = f"it falls in every step, {'rapidly' if remaining < 0.5 else 'but not rapidly'}"
     listed = ", ".join(f"{rank:.1f}" for rank in ranks)
@@ -112,3 +112,9 @@ def rank_decay(rows: list[dict[str, Any]], D: int) -> str:
         f"{verdict}; at the end it is {100 * remaining:.0f} % of the initial rank. Effective rank by depth: {listed} "
         f"(of {D})."
     )
+
+
+def _layers(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"layer {numbers[0]}"
+    return f"layers {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
