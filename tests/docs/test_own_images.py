@@ -1,8 +1,8 @@
-"""docs/own-images.md, followed as by a newcomer: its files are written and its commands run, in an empty folder.
+"""docs/own-images.md: its files are written and its commands run, in an empty folder.
 
-What differs from the page is said here: `SMALLER` is appended to trainings, so that no weights are fetched and they
-take seconds; the installation runs apart, without what it fetches. Commands run in this process, because importing
-torch would take longer than most of them.
+Two things differ from the page: `SMALLER` is appended to trainings, so that they need no weights and take seconds, and
+the installation runs separately, without dependencies. Commands run in this process, because importing torch would
+take longer than most of them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ GUIDE = (REPOSITORY / "docs" / "own-images.md").read_text()
 SECTIONS = {text.splitlines()[0]: text for text in GUIDE.split("\n## ")[1:]}
 BLOCK = re.compile(r"(?:<!-- (apart|file): ([^\n]*) -->\n)?```(bash|yaml|python|text)\n(.*?)```", re.DOTALL)
 SMALLER = shlex.split("--encoder.pretrained False --encoder.dim 64 --encoder.depth 1 --epochs 1")
-TROUBLE = "When something goes wrong"
+pytestmark = pytest.mark.slow
 
 
 def commands(content):
@@ -45,9 +45,6 @@ def run(words):
         if words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
             return 0, printed.getvalue()
-        if words[0] == "cp":
-            shutil.copy(*words[1:])
-            return 0, ""
         assert words[0] == "depict"
         AcceleratorState._reset_state(reset_partial_state=True)
         return cli.main(words[1:]), printed.getvalue()
@@ -77,7 +74,7 @@ def followed(tmp_path_factory):
 
 
 def output(printed, start):
-    """What the command that starts so printed."""
+    """What the command that starts with `start` printed."""
     (found,) = (text for command, text in printed.items() if command.startswith(start))
     return found
 
@@ -88,11 +85,11 @@ def shown(section):
 
 
 def as_pattern(text):
-    """What the page shows, with anything for `…`."""
+    """The text that the page shows as a pattern, with anything for `…`."""
     return re.escape(text.strip()).replace("…", ".*")
 
 
-def test_the_page_goes_all_the_way_from_two_folders_to_onnx(followed):
+def test_the_page_goes_from_two_folders_to_onnx(followed):
     _, printed = followed
     steps = ["depict check", "depict train", "depict evaluate", "depict segment runs", "depict export"]
     steps += ["depict segment photos.onnx"]
@@ -104,14 +101,14 @@ def test_the_check_counts_what_the_page_shows_in_gray_and_in_color(followed):
     folder, printed = followed
     in_gray = output(printed, "depict check --data folder --root photos")
     in_color = output(printed, "depict check --data folder --root colored")
-    assert shown("Look before you train") in in_gray
-    assert shown("Look before you train") in in_color
+    assert shown("Check") in in_gray
+    assert shown("Check") in in_color
     assert in_gray.count("ready for training") == 2
     with Image.open(folder / "samples.png") as sheet:
         assert sheet.width > 1000
 
 
-def test_the_training_leaves_a_run_and_its_features(followed):
+def test_training_writes_a_run_and_caches_features(followed):
     folder, printed = followed
     assert "run: runs/photos" in output(printed, "depict train --out runs/photos ")
     assert {"config.yaml", "model.safetensors", "metrics.jsonl"} < {p.name for p in (folder / "runs/photos").iterdir()}
@@ -121,8 +118,8 @@ def test_the_training_leaves_a_run_and_its_features(followed):
 def test_the_evaluation_prints_the_table_of_the_page_and_shows_errors(followed):
     folder, printed = followed
     words = re.compile(r"[A-Za-z.]{2,}")
-    told = output(printed, "depict evaluate runs/photos --save")
-    assert words.findall(told[told.index("class ") :]) == words.findall(shown("How good is it?"))
+    text = output(printed, "depict evaluate runs/photos --save")
+    assert words.findall(text[text.index("class ") :]) == words.findall(shown("Evaluate"))
     found = json.loads((folder / "runs/photos/evaluation.json").read_text())
     errors = {path.stem for path in (folder / "seen/val/errors").iterdir()}
     assert errors == {picture["name"] for picture in found["images"]}
@@ -131,16 +128,16 @@ def test_the_evaluation_prints_the_table_of_the_page_and_shows_errors(followed):
     assert output(printed, "python worst.py").splitlines()[0] == f"{worst['name']} {worst['aacc']}"
 
 
-def test_pictures_that_played_no_part_are_all_measured_and_told_apart(followed):
+def test_the_test_pictures_are_measured_separately(followed):
     folder, printed = followed
-    assert "(5 images)" in output(printed, "depict evaluate runs/photos --root test_photos")
-    assert len(json.loads((folder / "runs/photos/evaluation_test_photos.json").read_text())["images"]) == 5
+    assert "(5 images)" in output(printed, "depict evaluate runs/photos --split test")
+    assert len(json.loads((folder / "runs/photos/evaluation_test.json").read_text())["images"]) == 5
     assert len(json.loads((folder / "runs/photos/evaluation.json").read_text())["images"]) == 12
 
 
 def test_new_pictures_get_labels_overlays_and_shares(followed):
     folder, printed = followed
-    assert re.search(as_pattern(shown("New pictures")), output(printed, "depict segment runs/photos"))
+    assert re.search(as_pattern(shown("Segment new pictures")), output(printed, "depict segment runs/photos"))
     with Image.open(folder / "seen/new/labels/view60.png") as labels:
         assert labels.size == (500, 300)
     assert len(list((folder / "seen/new/overlays").glob("*.png"))) == 6
@@ -156,7 +153,7 @@ def test_the_onnx_file_gives_the_same_labels(followed):
         assert (ours == theirs).mean() > 0.999
 
 
-def test_the_training_with_the_encoder_leaves_a_run_too(followed):
+def test_training_the_encoder_writes_a_run(followed):
     folder, printed = followed
     assert "run: runs/photos_tuned" in output(printed, "depict train --out runs/photos_tuned ")
     config = yaml.safe_load((folder / "runs/photos_tuned/config.yaml").read_text())
@@ -176,11 +173,11 @@ def test_the_installation_brings_the_command_and_all_its_files(tmp_path):
     offline = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
     subprocess.run([sys.executable, "-m", *words[:2], what, *offline], check=True, capture_output=True)
     assert (tmp_path / "site/bin/depict").is_file()
-    wanted, there = (
+    expected, installed = (
         {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
         for folder in (copy / "src/depict", tmp_path / "site/depict")
     )
-    assert there == wanted
+    assert installed == expected
     assert "Provides-Extra: onnx" in next((tmp_path / "site").glob("*.dist-info/METADATA")).read_text()
 
 
@@ -189,7 +186,7 @@ TRAIN = next(shlex.join(words) for words in commands(BLOCK.findall(SECTIONS["Tra
 
 
 def mask(change):
-    """Save one mask anew, changed."""
+    """Change one mask."""
     path = Path("photos/masks/scene03.png")
     with Image.open(path) as picture:
         changed = change(picture)
@@ -216,7 +213,7 @@ def smoothed():
 
 
 def black_and_white():
-    for path in Path("photos/masks").iterdir():
+    for path in Path("photos/masks").glob("*.png"):
         Image.fromarray(np.where(np.array(Image.open(path)) == 0, 0, 255).astype(np.uint8)).save(path)
     Path("photos/classes.yaml").write_text("names: [background, leaf]\n")
 
@@ -236,26 +233,26 @@ MISTAKES = {
 
 
 def quoted():
-    return [content for _, _, language, content in BLOCK.findall(SECTIONS[TROUBLE]) if language == "text"]
+    return [content for _, _, language, content in BLOCK.findall(SECTIONS["Troubleshooting"]) if language == "text"]
 
 
-def test_every_mistake_of_the_page_is_provoked():
+def test_every_error_on_the_page_is_provoked():
     assert [sum(mark in line for line in quoted()) for mark in MISTAKES] == [1] * len(quoted())
 
 
 @pytest.mark.parametrize("mark", MISTAKES)
-def test_a_mistake_is_told_in_the_line_that_the_page_quotes(followed, tmp_path, monkeypatch, mark):
+def test_a_mistake_prints_the_line_that_the_page_quotes(followed, tmp_path, monkeypatch, mark):
     line = next(line for line in quoted() if mark in line)
     for name in ("photos", "colored", "runs"):
         shutil.copytree(followed[0] / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     spoil, command = MISTAKES[mark]
     spoil()
-    _, told = run(shlex.split(command))
-    assert re.search(f"^(depict: | *){as_pattern(line)}$", told, re.MULTILINE), told
+    _, printed = run(shlex.split(command))
+    assert re.search(f"^(depict: | *){as_pattern(line)}$", printed, re.MULTILINE), printed
 
 
-def test_links_lead_somewhere():
+def test_links_have_targets():
     headings = {re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in SECTIONS}
     links = re.findall(r"\]\(([^)]*)\)", GUIDE)
     assert {link[1:] for link in links if link.startswith("#")} <= headings
