@@ -1,17 +1,101 @@
-"""Runs on disk: saved models come back unchanged, and damaged folders are refused in one line."""
+"""A run on disk: written, read back, locked, compared."""
 
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import depict
 from depict import UserError
-from depict.decoders import DECODERS
-from depict.runs import FORMAT, Metrics, save
+from depict.config.resolve import resolve
+from depict.config.schema import Config, DataConfig, DecoderConfig
+from depict.runs import (
+    FORMAT,
+    Metrics,
+    check_same,
+    load_state,
+    lock_run,
+    read_metrics,
+    refuse_difference,
+    save,
+    save_config,
+    save_state,
+)
 from support.tiny_model import tiny_model
+
+
+def test_an_older_run_is_refused_with_what_to_do(tmp_path):
+    save(tiny_model(), tmp_path)
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert values["format"] == FORMAT == 2
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"format": 1}))
+    with pytest.raises(UserError) as caught:
+        depict.load(tmp_path)
+    assert str(caught.value) == (
+        f"'{tmp_path / 'config.yaml'}' has format 1, this depict reads format 2: train again, or use the depict that "
+        "wrote it."
+    )
+
+
+def test_a_saved_model_is_loaded_with_its_classes_and_weights(tmp_path):
+    model = tiny_model()
+    save(model, tmp_path)
+    loaded = depict.load(tmp_path)
+    assert (loaded.classes, loaded.palette) == (model.classes, model.palette)
+    state = load_file(tmp_path / "model.safetensors")
+    assert all(value.equal(state[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_a_file_for_a_folder_is_refused(tmp_path, path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="choose another --out") as caught, lock_run(tmp_path / path):
+        pass
+    assert str(tmp_path / path) in str(caught.value)
+
+
+def test_a_locked_folder_is_refused_and_free_afterwards(tmp_path):
+    with lock_run(tmp_path), pytest.raises(UserError, match="another training is running in"), lock_run(tmp_path):
+        pass
+    with lock_run(tmp_path):
+        pass
+
+
+def test_settings_that_do_not_change_the_result_may_change_on_resume(tmp_path):
+    model = tiny_model()
+    model.config = resolve(Config(decoder=DecoderConfig("linear"), data=DataConfig("scenes"), image_size=32)).config
+    save_config(model, tmp_path)
+    again = resolve(Config(decoder=DecoderConfig("linear"), data=DataConfig("scenes", workers=7), image_size=32)).config
+    again.train.device, again.train.save_every = "cuda", 10
+    check_same(tmp_path, again)
+    again.train.lr = 0.5
+    with pytest.raises(UserError, match=r"was trained with train.lr = 0.0002, not 0.5: give the same settings"):
+        check_same(tmp_path, again)
+
+
+def test_many_differences_are_counted(tmp_path):
+    first, second = Config(), Config(seed=1, image_size=64)
+    second.train.lr, second.train.batch, second.train.epochs, second.train.warmup = 1.0, 1, 1, 1
+    with pytest.raises(UserError, match="and 2 more: give the same settings to resume, or another --out"):
+        refuse_difference(tmp_path, first, second)
+
+
+def test_the_state_is_replaced_and_a_damaged_one_is_named(tmp_path):
+    assert load_state(tmp_path) is None
+    save_state(tmp_path, {"iteration": 1})
+    save_state(tmp_path, {"iteration": 2})
+    assert load_state(tmp_path) == {"iteration": 2}
+    (tmp_path / "state" / "last.pt").write_bytes(b"half")
+    with pytest.raises(UserError, match="last.pt' is damaged: remove it to train from the start"):
+        load_state(tmp_path)
+
+
+def test_metrics_after_the_state_are_dropped_and_a_cut_line_is_skipped(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
+    assert [line["iteration"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+    Metrics(tmp_path, 2).write(iteration=3, loss=0.5)
+    assert read_metrics(tmp_path) == [{"iteration": 1}, {"iteration": 2}, {"iteration": 3, "loss": 0.5}]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -21,98 +105,3 @@ def test_metrics_that_cannot_be_written_are_named(tmp_path):
     metrics.path.symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"^cannot write '.*metrics\.jsonl': No space left on device$"):
         metrics.write(iteration=1, loss=0.5)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_a_saved_model_comes_back_with_the_same_logits(tmp_path, decoder):
-    model, images = tiny_model(decoder), torch.randn(1, 3, 32, 48)
-    save(model, tmp_path / "run")
-    loaded = depict.load(tmp_path / "run")
-    assert torch.equal(loaded(images), model(images))
-    assert loaded.classes == model.classes
-    assert loaded.palette == model.palette
-    assert loaded.image_size == model.image_size
-    assert loaded.config.decoder == model.config.decoder
-    assert not loaded.training
-
-
-def test_a_run_records_its_format_versions_and_settings(tmp_path):
-    save(tiny_model(), tmp_path)
-    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert written["format"] == FORMAT
-    assert written["stamp"]["depict"] == depict.__version__
-    assert written["stamp"]["torch"] == torch.__version__.split("+")[0]
-    sizes = {"layers": 1, "heads": 3, "head_dim": 100}
-    assert written["decoder"] == {"name": "depict_sa", **sizes, "dropout": 0.0, "logit_gain": 1.0}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "model.safetensors"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    save(tiny_model(), folder)
-    return folder
-
-
-def damage(run, tmp_path, what):
-    """A copy of `run` with one thing wrong."""
-    (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
-    (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    weights = load_file(run / "model.safetensors")
-    if what == "no config":
-        (tmp_path / "config.yaml").unlink()
-    elif what == "no weights":
-        (tmp_path / "model.safetensors").unlink()
-    elif what == "cut weights":
-        (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:1000])
-    elif what == "other classes":
-        config["classes"]["zebra"] = [1, 2, 3]
-    elif what == "newer format":
-        config["format"] = 99
-    elif what == "misspelt key":
-        config["decoder"]["layer"] = 3
-    elif what == "wrong type":
-        config["decoder"]["layers"] = "three"
-    elif what == "missing tensor":
-        weights.pop("decoder.norm.weight")
-    elif what == "spare tensor":
-        weights["decoder.spare"] = torch.zeros(1)
-    elif what == "no mapping":
-        (tmp_path / "config.yaml").write_text("- 1\n")
-        return
-    if (tmp_path / "config.yaml").exists():
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    if what.endswith("tensor"):
-        save_file(weights, tmp_path / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("no config", "is not a run folder: there is no config.yaml"),
-        ("no weights", "has no model.safetensors"),
-        ("cut weights", "model.safetensors' is damaged or unreadable"),
-        ("other classes", "It is for 8 classes, the model has 9"),
-        ("newer format", f"has format 99, this depict reads format {FORMAT}"),
-        ("misspelt key", "unknown setting in .* 'layer'. Did you mean 'layers'"),
-        ("wrong type", "'three' is not of type"),
-        ("missing tensor", "it lacks 'decoder.norm.weight'"),
-        ("spare tensor", "it has 'decoder.spare', which the model does not have"),
-        ("no mapping", "must hold a mapping"),
-    ],
-)
-def test_a_damaged_run_is_refused_in_one_line(run, tmp_path, what, message):
-    damage(run, tmp_path, what)
-    with pytest.raises(UserError, match=message) as caught:
-        depict.load(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_exported_model_is_not_loaded_as_a_run(tmp_path):
-    (tmp_path / "m.onnx").write_bytes(b"a graph")
-    with pytest.raises(UserError, match="m.onnx' is an exported model, .*: give its run instead") as caught:
-        depict.load(tmp_path / "m.onnx")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="absent.onnx' is not a run folder"):
-        depict.load(tmp_path / "absent.onnx")

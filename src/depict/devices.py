@@ -1,4 +1,4 @@
-"""Which processes are at work together, and where this one computes. Imports torch only when it must."""
+"""The processes that run together, and the device of this one. Imports torch only when needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from depict.errors import UserError
 
 KINDS = ("cpu", "cuda", "mps")
-"""Devices of which torch tells what is wrong; to other names it answers with a list of all backends ever."""
+"""Devices for which torch explains what is wrong; for other names it lists all its backends."""
 
 
 @contextlib.contextmanager
 def processes() -> Iterator[tuple[int, int, int]]:
-    """Rank, number of processes, and rank on this machine, joined to the others if torchrun started us."""
+    """Rank, number of processes, and rank on this machine; joins the other processes if torchrun started them."""
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world == 1:
         yield 0, 1, 0
@@ -25,13 +25,13 @@ def processes() -> Iterator[tuple[int, int, int]]:
     torch.distributed.init_process_group()
     try:
         yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
-        torch.distributed.barrier()  # a process that leaves early closes connections that others still read from
+        torch.distributed.barrier()  # a process that exits early closes connections that others still read from
     finally:
         torch.distributed.destroy_process_group()
 
 
 def best_device() -> str:
-    """cuda, mps or cpu: the first that this machine has."""
+    """The first of cuda, mps and cpu that this machine has."""
     import torch
 
     if torch.cuda.is_available():
@@ -40,18 +40,18 @@ def best_device() -> str:
 
 
 def find_device(name: str | None, local: int = 0) -> str:
-    """The device asked for, or the best there is; each process on a machine takes its own GPU."""
+    """The named device, or the best one; then each process on a machine gets its own GPU."""
     import torch
 
     if name is None:
         best = best_device()
         return f"cuda:{local}" if best == "cuda" else best
     try:
-        torch.zeros(1, device=name).add(1).item()  # some devices, such as meta, take tensors but compute nothing
+        torch.zeros(1, device=name).add(1).item()  # some devices, such as meta, accept tensors but do not compute
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].removesuffix(".")
-        way_out = f"{reason}. Leave --device out for the best there is."
+        advice = f"{reason}. Leave --device out to use the best one."
         if name.partition(":")[0] not in KINDS:
-            way_out = "choose cpu, cuda, cuda:N or mps."
-        raise UserError(f"the device '{name}' cannot be used here: {way_out}") from error
+            advice = "choose cpu, cuda, cuda:N or mps."
+        raise UserError(f"the device '{name}' cannot be used here: {advice}") from error
     return name

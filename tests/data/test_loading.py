@@ -1,3 +1,5 @@
+"""The order of images in a training, and the batches made of it."""
+
 import pickle
 from itertools import chain
 
@@ -21,6 +23,7 @@ def test_every_epoch_shows_every_image_once(images, batch, epochs, seed):
     schedule = Schedule(images, batch, epochs, seed)
     steps = list(schedule)
     assert len(steps) == len(schedule) == epochs * -(-images // batch)
+    assert [len(step) for step in steps] == [schedule.batch_size(iteration) for iteration in range(len(steps))]
     for epoch in range(epochs):
         shown = [index for e, index in chain(*steps) if e == epoch]
         assert sorted(shown) == list(range(images))
@@ -50,15 +53,15 @@ def batches(root, workers, **options):
     return list(training_batches(dataset, AUGMENTATION, Schedule(5, 2, 2, seed=3, **options), workers))
 
 
-def test_batches_are_the_same_whatever_the_number_of_workers(tmp_path):
-    alone, helped = batches(tmp_path, 0), batches(tmp_path, 2)
+def test_batches_do_not_depend_on_the_number_of_workers(tmp_path):
+    alone, parallel = batches(tmp_path, 0), batches(tmp_path, 2)
     assert [tuple(batch.images.shape) for batch in alone] == [(n, 3, 8, 10) for n in (2, 2, 1, 2, 2, 1)]
     assert (alone[0].images.dtype, alone[0].labels.dtype) == (torch.float32, torch.uint8)
-    for mine, theirs in zip(alone, helped, strict=True):
+    for mine, theirs in zip(alone, parallel, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_what_a_worker_gets_can_be_sent_to_a_fresh_process(tmp_path):
+def test_a_worker_s_data_set_and_augmentation_can_be_pickled(tmp_path):
     dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 2, 11]), "train")
     sent_dataset, sent = pickle.loads(pickle.dumps((dataset, AUGMENTATION)))
     mine = AUGMENTATION(*dataset.read(1), sample_generator(0, 0, 1))

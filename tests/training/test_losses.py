@@ -1,4 +1,4 @@
-"""The lean losses against the plain way: upsample everything, then F.cross_entropy and friends."""
+"""The losses in bands against the direct computation: upsample everything, then F.cross_entropy and friends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from depict.errors import UserError
 from depict.training import losses
@@ -170,6 +171,28 @@ def test_bfloat16_masks_under_autocast_are_not_rounded_further(loss):
     torch.testing.assert_close(slope, gradient(expected, exact).bfloat16())
 
 
+class Largest(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
+        result = operation(*arguments, **keywords or {})
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_no_tensor_is_as_large_as_the_upsampled_masks():
+    masks = torch.zeros(2, 150, 16, 16, requires_grad=True)
+    labels = torch.zeros(2, 256, 256, dtype=torch.uint8)
+    with Largest() as largest:
+        cross_entropy(masks, labels, (16, 16))[0].backward()
+    assert masks.numel() <= largest.elements < 2 * 150 * 256 * 256 / 10
+
+
+@pytest.mark.slow
 def test_memory_stays_far_below_that_of_the_upsampled_masks():
     code = """
 import resource, torch
@@ -196,7 +219,7 @@ def test_huge_logits_stay_finite():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda m, y: (m[0], y, PATCH), "masks must be"),
         (lambda m, y: (m[:1], y, PATCH), "masks must be"),
@@ -205,7 +228,7 @@ def test_huge_logits_stay_finite():
         (lambda m, y: (m, y[:, :2, :2], (1, 1)), "larger than their labels"),
     ],
 )
-def test_what_does_not_fit_is_named(change, said):
+def test_what_does_not_fit_is_named(change, message):
     masks, labels = example()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         cross_entropy(*change(masks, labels))

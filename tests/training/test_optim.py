@@ -1,4 +1,4 @@
-"""Rates, groups and the moving average."""
+"""Learning rates, parameter groups, and the check for inf and NaN."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import torch
 
 from depict.config.schema import Config, DecoderConfig, EncoderConfig, TrainConfig
 from depict.model import SegmentationModel
-from depict.training.optim import MovingAverage, all_finite, create_optimizer, learning_rate, parameter_groups, set_rate
+from depict.training.optim import all_finite, create_optimizer, learning_rate, parameter_groups, set_rate
 
 
 @pytest.fixture(scope="module")
@@ -74,32 +74,17 @@ def test_sgd_is_the_published_one(model):
     assert all(group["momentum"] == 0.9 and group["nesterov"] for group in optimizer.param_groups)
 
 
-def test_the_moving_average_is_put_in_and_taken_out():
-    module = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.zeros_(module.weight)
-    average = MovingAverage(module, decay=0.9)
-    torch.nn.init.ones_(module.weight)
-    average.update()
-    with average:
-        assert module.weight.item() == pytest.approx(0.1)
-    assert module.weight.item() == 1
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-@pytest.mark.parametrize("place", ["weight", "memory", "average"])
-def test_one_number_that_is_none_is_found_wherever_it_is_kept(place, value):
+@pytest.mark.parametrize("holder", ["weight", "momentum", "average"])
+def test_one_infinite_or_undefined_number_is_found_wherever_it_is_kept(holder, value):
     network = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     network(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    average = MovingAverage(network, 0.9)
+    average = network.weight.detach().clone()
     with torch.no_grad():
         network.weight.fill_(3e38)  # large, and finite
-    assert all_finite(optimizer, average)
-    places = {
-        "weight": network.weight.data,
-        "memory": optimizer.state[network.weight]["momentum_buffer"],
-        "average": average.values["weight"],
-    }
-    places[place][1, 2] = value
-    assert not all_finite(optimizer, average)
+    assert all_finite(optimizer, [average])
+    momentum = optimizer.state[network.weight]["momentum_buffer"]
+    {"weight": network.weight.data, "momentum": momentum, "average": average}[holder][1, 2] = value
+    assert not all_finite(optimizer, [average])

@@ -1,4 +1,4 @@
-"""Settings as YAML: read, written, and turned into dataclasses with each key and value checked."""
+"""Settings as YAML: read, written, and converted to dataclasses with every key and value checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from depict.errors import UserError, unknown
+from depict.errors import UserError, one_line, unknown
 from depict.io.files import atomic_path
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"'{path}' is nested too deeply to be a file of settings.") from error
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:  # a tag may not fit its value
-        raise UserError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"'{path}' is not valid YAML: {one_line(error)}.") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -46,7 +46,7 @@ def write_yaml(path: Path, value: dict[str, Any]) -> None:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A dataclass as plain YAML values: paths as text, tuples as lists; what is None is left out."""
+    """A dataclass as plain YAML values: paths as text, tuples as lists, without values of None."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

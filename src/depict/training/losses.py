@@ -1,9 +1,9 @@
-"""Losses on bilinearly upsampled logits that never hold the upsampled volume (B, C, H, W) nor its gradient.
+"""Losses on bilinearly upsampled logits that never hold the upsampled volume (B, C, H, W) or its gradient.
 
 Training compares low-resolution masks (B, C, h, w), upsampled to the padded input and cropped, with labels (B, H, W).
-With many classes that volume outweighs the rest of the step. Here it is computed in bands of rows (`bands.py`), and its
-gradient in the same pass: only the gradient of the low-resolution masks is kept for the backward pass. Values and
-gradients are those of the plain way, to rounding.
+With many classes that volume needs more memory than the rest of the step. Here it is computed in bands of rows
+(`inference/resample.py`), and its gradient in the same pass: only the gradient of the low-resolution masks is kept for
+the backward pass. Values and gradients equal those of the direct computation, to rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from depict.errors import UserError
 from depict.inference.resample import AxisMap, bands, bilinear
 from depict.inference.sliding import padded_size
 
-# Bytes of upsampled logits in a band, and of masks with their columns interpolated that a group of images may hold.
+# Bytes of upsampled logits in a band, and of column-interpolated masks in a group of images.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
 CPU_GROUP, GPU_GROUP = 16 << 20, 512 << 20
 
@@ -67,7 +67,7 @@ def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
             size += softmax.sum((0, 1, 3)) + _per_class(valid, targets, len(size))
             hit += _per_class(softmax.gather(2, targets), targets, len(hit))
         present = volume.present().to(size)
-        size = size.clamp(min=1)  # an absent class has probabilities only
+        size = size.clamp(min=1)  # so that an absent class does not divide by 0
         share = present / present.sum().clamp(min=1)
         total = (share * (1 - 2 * hit / size)).sum()
         # The loss is linear in p but for the sizes: its slope is `own` at a pixel of the class, plus one everywhere.
@@ -84,7 +84,7 @@ def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
 def lovasz(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
-    Sorting needs one class's errors at all pixels at once: memory is a few (B, H, W), whatever the number of classes.
+    Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any number of classes.
     """
     volume = _Volume(masks, labels, patch_size)
     with _exactly(masks):
@@ -130,13 +130,13 @@ def _per_class(values: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 @contextlib.contextmanager
 def _exactly(masks: Tensor) -> Iterator[None]:
-    """No graph, since we know the gradient, and no rounding by an autocast around us."""
+    """No graph, since the gradient is computed here, and no rounding by an enclosing autocast."""
     with torch.no_grad(), torch.autocast(masks.device.type, enabled=False):
         yield
 
 
 class _Volume:
-    """The upsampled masks (B, C, H, W) of a loss, seen in bands, and the gradient of the masks that were given."""
+    """The upsampled masks (B, C, H, W) of a loss, in bands, and the gradient of the masks that were given."""
 
     def __init__(self, masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> None:
         if masks.ndim != 4 or labels.ndim != 3 or len(masks) != len(labels):
@@ -169,21 +169,21 @@ class _Volume:
         return matrix
 
     def bands(self, keep_gradient: bool = False) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor, Tensor]]:
-        """Group by group of b images, from top to bottom, r rows at a time.
+        """Bands of r rows from top to bottom, for one group of b images after the other.
 
-        Gives (images, rows), logits (r, b, C, W), targets (r, b, 1, W) where ignored ones are 0, and where they are
-        valid. With `keep_gradient`, what the caller leaves in the logits is taken as their gradient.
+        Yields (images, rows), logits (r, b, C, W), targets (r, b, 1, W) with 0 for ignored pixels, and where they are
+        valid. With `keep_gradient`, the values that the caller leaves in the logits are taken as their gradient.
         """
         keep = keep_gradient and self.gradient is not None
         for first, last in bands(len(self.masks), self.group):
-            # Rows come first, so that a band of them is one matrix product over everything else.
+            # Rows come first: a band is then one matrix product over everything else.
             values = self.masks[first:last].permute(2, 0, 1, 3) @ self.columns.T  # (h, b, C, W)
             gradient = torch.zeros_like(values) if keep else None
             buffer = values.new_empty(self.band, *values.shape[1:])
             labels = self.labels[first:last].transpose(0, 1).unsqueeze(2)
             for start, stop in bands(len(labels), self.band):
                 used, weights = self.rows.block(start, stop)
-                low = slice(int(used[0]), int(used[-1]) + 1)  # neighbors: an upsampling leaves no row out
+                low = slice(int(used[0]), int(used[-1]) + 1)  # contiguous: upsampling skips no row
                 matrix = values.new_tensor(weights)
                 logits = buffer[: stop - start]
                 torch.mm(matrix, values[low].flatten(1), out=logits.flatten(1))
@@ -210,12 +210,12 @@ class _Volume:
         return counts > 0
 
     def differentiable(self, value: Tensor) -> Tensor:
-        """The loss, tied to the masks by the gradient found."""
+        """The loss as a function of the masks, with the gradient that was computed."""
         return value if self.gradient is None else _Known.apply(self.given, value, self.gradient)
 
 
 class _Known(torch.autograd.Function):
-    """A value whose gradient is known already."""
+    """A value whose gradient is already known."""
 
     @staticmethod
     def forward(ctx: Any, masks: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
