@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from tyro.conf import Positional, arg
 
 from depict.commands.settings import base_config, value_of
 from depict.config.flags import Device, Folder, check_folder, flag, parse_and_call, positional
 from depict.config.schema import Config
+from depict.errors import UserError, unknown
 
 Study = Literal["ablation", "subset", "decoders"]
 DECODERS = "linear segmenter depict_sa depict_ca; for subset segmenter depict_sa"
@@ -19,6 +20,8 @@ def run(arguments: list[str]) -> int:
     """Read `--config`, or the study in `--out`, first: its settings are the defaults of all other flags."""
     if arguments[:1] == ["perturbation"]:
         return parse_and_call(perturbation, "depict study perturbation", arguments[1:])
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in get_args(Study):
+        raise unknown("study", arguments[0], (*get_args(Study), "perturbation"))
     folder = value_of("--out", arguments)
     before = None
     if folder is not None and Path(folder).is_dir():
@@ -64,7 +67,6 @@ def run(arguments: list[str]) -> int:
             redraw: Write the tables and figures again from the stored results, without training or data.
             config: Settings to start from, as for `depict train`.
         """
-        from depict.errors import UserError
         from depict.studies import forecast, plan, results, running
 
         check_folder(out)

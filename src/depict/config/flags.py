@@ -121,6 +121,23 @@ def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 @RULES.primitive_rule
+def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse `tuple[float, float]` and `tuple[int, ...]`."""
+    options = get_args(info.type)
+    if info.type_origin is not tuple or options[0] not in NUMBERS:
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(options[0], info.markers))
+    assert isinstance(spec, PrimitiveConstructorSpec)
+    return PrimitiveConstructorSpec(
+        nargs="*" if Ellipsis in options else len(options),
+        metavar=spec.metavar,
+        instance_from_str=lambda strings: tuple(spec.instance_from_str([string]) for string in strings),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda values: [str(value) for value in values],
+    )
+
+
+@RULES.primitive_rule
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse `X | None` as X. The word None clears a value that a configuration sets."""
     options = get_args(info.type)
@@ -135,8 +152,9 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         try:
             return None if strings == ["None"] else spec.instance_from_str(strings)
         except ValueError:
-            expected = f"expected {NUMBERS[inner]}, not" if inner in NUMBERS else "cannot use"
-            raise ValueError(f"{expected} '{' '.join(strings)}'.") from None
+            if len(options) == 2:  # X | None: the message of X
+                raise
+            raise ValueError(f"cannot use '{' '.join(strings)}'.") from None
 
     return PrimitiveConstructorSpec(
         nargs=spec.nargs,
