@@ -87,7 +87,7 @@ class DataConfig:
     root: Annotated[Path | None, flag("the config's", "DIR", "--root")] = None
     """Folder of the data set (scenes are generated and need none)."""
     train_split: Literal["train", "trainval"] = "train"
-    """trainval adds the validation images, for a final run before a test submission (its validation score is no use)."""
+    """trainval also trains on the validation images, for a test submission; the validation score then means nothing."""
     short_edge: Annotated[int | None, RECIPE] = None
     """Images are resized into a box with this short edge, before the random scale."""
     max_aspect: Annotated[float | None, RECIPE] = None
