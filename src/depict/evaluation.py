@@ -1,7 +1,7 @@
 """How good a model is on a data set: one confusion matrix over all pixels, and the metrics from it.
 
-Pixels are summed over the whole set. Those labeled 255 are ignored. A class that is neither in the ground truth nor in
-the predictions is left out of means instead of counting as 0.
+Pixels are summed over the whole set. Those labeled 255 are ignored. A class that is neither in the
+ground truth nor in the predictions is left out of means instead of counting as 0.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def confusion_matrix(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
 def boundary(labels: Tensor, distance: int) -> Tensor:
     """Pixels (H, W) of `labels` (H, W) with another label within `distance` rows and columns, or the image's edge.
 
-    For each class this is its mask minus the mask eroded `distance` times by a 3 x 3 square (Cheng et al., Boundary
-    IoU, 2021). It is computed for all classes at once: a square has one label if its minimum is its maximum.
+    For each class this is its mask minus the mask eroded `distance` times by a 3 x 3 square (Cheng
+    et al., Boundary IoU, 2021). It is computed for all classes at once: a square has one label if
+    its minimum is its maximum.
     """
     padded = torch.nn.functional.pad(labels.to(torch.int16), (distance,) * 4, value=-1)
     low, high = (_square(padded, 2 * distance + 1, extreme) for extreme in (torch.minimum, torch.maximum))
@@ -70,8 +71,8 @@ def _square(values: Tensor, side: int, extreme: Callable[[Tensor, Tensor], Tenso
 def boundary_counts(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
     """Per class, pixels on the boundary of the ground truth, of the prediction, and of both, (3, C).
 
-    The boundary is 2 % of the diagonal wide. Ignored pixels are ignored in the prediction, too, so that their edge is
-    in both boundaries.
+    The boundary is 2 % of the diagonal wide. Ignored pixels are ignored in the prediction, too, so
+    that their edge is in both boundaries.
     """
     distance = max(1, round(BOUNDARY * math.hypot(*truth.shape)))
     valid = truth != IGNORE
@@ -178,11 +179,12 @@ def sliding_window_for(
     short_edge: int | None = None,
     stride: int | None = None,
 ) -> SlidingWindow:
-    """How a model is evaluated on a data set: windows of its crop that overlap by 32 pixels, or by `stride`.
+    """How a model is evaluated on a data set: windows of its crop, `stride` pixels apart (the crop minus 32).
 
-    Images are resized to `short_edge`. By default it is that of the training if the model was trained on this data
-    set, else the larger of the data set's short edge and the model's crop. (The paper does not say which of the two
-    its models with crops of 640 pixels were evaluated with.)
+    Images are resized to `short_edge`. By default it is that of the training if the model was
+    trained on this data set, else the larger of the data set's short edge and the model's crop.
+    (The paper does not say which of the two its models with crops of 640 pixels were evaluated
+    with.)
     """
     sliding = model.sliding_window(multiscale)
     recipe, trained = dataset.recipe, model.config.data
@@ -207,8 +209,8 @@ def evaluate(
 ) -> Result:
     """Predict every image of a data set and compare with its labels, at the image's own size.
 
-    With several processes, each takes every world-th image. If torch.distributed is running, all of them get the
-    result of the whole set. `watch` is called for each image of this process.
+    With several processes, each takes every world-th image. If torch.distributed is running, all of
+    them get the result of the whole set. `watch` is called for each image of this process.
     """
     from tqdm import tqdm
 

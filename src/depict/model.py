@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class SegmentationModel(nn.Module):
     """An encoder and a decoder with the names and colors of the classes.
 
-    `config` is the configuration it was built from. Its `data.short_edge` and `data.max_aspect` are the size that
-    images are resized to before inference.
+    `config` is the configuration it was built from. Its `data.short_edge` and `data.max_aspect` are
+    the size that images are resized to before inference.
     """
 
     def __init__(self, config: Config, classes: Sequence[str], palette: Sequence[Color] | None = None):
@@ -128,7 +128,8 @@ class SegmentationModel(nn.Module):
     ) -> TorchPredictor:
         """Labels or probabilities of images of any size; `sliding` is `sliding_window()` by default.
 
-        `network` replaces `masks`, `compile` runs it through torch.compile, `batch` is the number of windows per call.
+        `network` replaces `masks`, `compile` runs it through torch.compile, `batch` is the number
+        of windows per call.
         """
         return TorchPredictor(self, sliding or self.sliding_window(), network, compile, batch)
 
@@ -169,8 +170,9 @@ def create_model(
 ) -> SegmentationModel:
     """Build a model from the names of its decoder and encoder.
 
-    `pretrained` loads weights of the encoder: True from timm's hub, a path from a local file. Give `num_classes`, or
-    `classes` by name. `options` are the decoder's, such as layers, heads and head_dim.
+    `pretrained` loads weights of the encoder: True from timm's hub, a path from a local file. Give
+    `num_classes`, or `classes` by name. `options` are the decoder's, such as layers, heads and
+    head_dim.
     """
     known = decoder_options(decoder)
     for option in options:

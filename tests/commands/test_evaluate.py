@@ -58,20 +58,20 @@ def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     printed = capsys.readouterr().out
     for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
         assert word in printed
-    found = json.loads((run / "evaluation.json").read_text())
-    assert found["protocol"]["short_edge"] == 32
-    assert found["protocol"]["stride"] == [16, 16]
-    assert np.sum(found["confusion"]) == sum((35 + i) * 50 for i in range(5))
-    assert [row["name"] for row in found["images"]] == [f"é {i}" for i in range(5)]
+    written = json.loads((run / "evaluation.json").read_text())
+    assert written["protocol"]["short_edge"] == 32
+    assert written["protocol"]["stride"] == [16, 16]
+    assert np.sum(written["confusion"]) == sum((35 + i) * 50 for i in range(5))
+    assert [row["name"] for row in written["images"]] == [f"é {i}" for i in range(5)]
 
 
 def test_other_settings_write_to_files_of_their_own(run):
     assert main(["evaluate", str(run), "--multiscale", "--split", "train", "--short-edge", "40"]) == 0
-    found = json.loads((run / "evaluation_train_multiscale_short-edge40.json").read_text())
-    assert found["protocol"]["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
-    assert found["protocol"]["flip"]
-    assert found["protocol"]["short_edge"] == 40
-    assert len(found["images"]) == 1
+    written = json.loads((run / "evaluation_train_multiscale_short-edge40.json").read_text())
+    assert written["protocol"]["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
+    assert written["protocol"]["flip"]
+    assert written["protocol"]["short_edge"] == 40
+    assert len(written["images"]) == 1
 
 
 def test_last_evaluates_the_weights_after_the_last_step(run, capsys):
@@ -102,8 +102,8 @@ def test_another_folder_writes_to_a_file_of_its_own(run, tmp_path):
     (tmp_path / "test photos/images/val/é 4.png").unlink()
     assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos"), "--multiscale"]) == 0
     assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos")]) == 0
-    found = json.loads((run / "evaluation_test photos.json").read_text())
-    assert (found["data"], found["root"], len(found["images"])) == ("folder", "test photos", 4)
+    written = json.loads((run / "evaluation_test photos.json").read_text())
+    assert (written["data"], written["root"], len(written["images"])) == ("folder", "test photos", 4)
     assert len(json.loads((run / "evaluation_test photos_multiscale.json").read_text())["images"]) == 4
     assert (run / "evaluation.json").read_bytes() == own
     (tmp_path / "link").symlink_to(trained)
@@ -132,13 +132,13 @@ def test_pictures_show_the_prediction_in_class_colors_and_the_errors(run, tmp_pa
         assert picture.mode == "P"
         labels = np.asarray(picture)
         colors = np.asarray(picture.convert("RGB"))
-    found = json.loads((run / "evaluation.json").read_text())["images"][3]
+    written = json.loads((run / "evaluation.json").read_text())["images"][3]
     with Image.open(tmp_path / "errors/é 3.png") as picture:
         errors = np.asarray(picture.convert("RGB")).astype(int)
     np.testing.assert_array_equal(colors, 255 * np.eye(3, dtype=np.uint8)[labels])
     assert (errors[:5] == 96).all()  # ignored
     wrong = errors[5:, :, 0] >= int(0.7 * 255)
-    assert 1 - wrong.mean() == pytest.approx(found["aacc"], abs=1e-5)
+    assert 1 - wrong.mean() == pytest.approx(written["aacc"], abs=1e-5)
     assert errors[5:][~wrong].max() <= 102
 
 

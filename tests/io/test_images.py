@@ -130,8 +130,8 @@ def test_a_damaged_jpeg_is_read_or_refused_as_in_pillow(tmp_path):
     whole = path.read_bytes()
     for _ in range(60):
         spoiled = bytearray(whole[: random.integers(len(whole) // 2, 2 * len(whole))])
-        for place in random.integers(0, len(spoiled), 2):
-            spoiled[place] = random.integers(256)
+        for position in random.integers(0, len(spoiled), 2):
+            spoiled[position] = random.integers(256)
         path.write_bytes(spoiled)
         try:
             expected = np.asarray(Image.open(path).convert("RGB"))

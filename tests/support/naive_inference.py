@@ -1,4 +1,4 @@
-"""The evaluation protocol as plain loops over whole tensors: slow, hungry, easy to check by eye."""
+"""Sliding-window inference as plain loops over whole tensors: slow and memory-hungry, but easy to check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional
 
 
 def upsampled(network, patch):
-    """The network with the padding, upsampling and cropping that a segmentation model does by itself."""
+    """The network followed by upsampling and cropping to the size of its input."""
 
     def logits(images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
@@ -44,12 +44,12 @@ def naive_probabilities(
                 x = F.interpolate(x, size=(h, w), mode="bilinear")
             tops = [*range(0, h - window, stride), h - window]
             lefts = [*range(0, w - window, stride), w - window]
-            places = [(top, left) for top in tops for left in lefts]
-            crops = [x[0, :, top : top + window, left : left + window] for top, left in places]
+            corners = [(top, left) for top in tops for left in lefts]
+            crops = [x[0, :, top : top + window, left : left + window] for top, left in corners]
             outputs = [o for i in range(0, len(crops), batch) for o in network(torch.stack(crops[i : i + batch]))]
             logits = torch.zeros(outputs[0].shape[0], h, w)
             seen = torch.zeros(h, w)
-            for (top, left), output in zip(places, outputs, strict=True):
+            for (top, left), output in zip(corners, outputs, strict=True):
                 logits[:, top : top + window, left : left + window] += output
                 seen[top : top + window, left : left + window] += 1
             logits = F.interpolate((logits / seen)[None], size=(height, width), mode="bilinear")[0]

@@ -10,7 +10,7 @@ from depict.model import SegmentationModel
 
 
 def tiny_model(decoder: str = "depict_sa", encoder: str = "vit_tiny_patch16_384", **data: object) -> SegmentationModel:
-    """Random weights from a fixed seed, the classes of `scenes`."""
+    """A model with random weights from a fixed seed and the classes of `scenes`."""
     torch.manual_seed(3)
     scenes = dataset_class("scenes")
     config = Config(
@@ -22,5 +22,5 @@ def tiny_model(decoder: str = "depict_sa", encoder: str = "vit_tiny_patch16_384"
     model = SegmentationModel(config, scenes.classes, scenes.palette)
     for parameter in model.parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.2)  # so that places differ in class
+            torch.nn.init.normal_(parameter, std=0.2)  # so that several classes are predicted
     return model.eval()

@@ -1,1 +1,1 @@
-"""From a network and an image of any size to labels: sliding windows, scales, flips, in bounded memory."""
+"""From a network and an image of any size to labels: sliding windows, scales and flips, in bounded memory."""

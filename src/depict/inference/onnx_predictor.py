@@ -1,7 +1,8 @@
 """A model exported to ONNX as a `Predictor` (predictors.py). Needs numpy and onnxruntime, not torch.
 
-The graph contains only the network: normalized windows in, masks on the patch grid out. Everything around it (resizing,
-windows, scales, rendering) is in `numpy_backend.py`, with the settings from the file's metadata.
+The graph contains only the network: normalized windows in, masks on the patch grid out. Everything
+around it (resizing, windows, scales, rendering) is in `numpy_backend.py`, with the settings from
+the file's metadata.
 """
 
 from __future__ import annotations

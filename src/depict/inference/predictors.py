@@ -28,6 +28,7 @@ class Predictor(Protocol):
     def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """The probability of each class, in bands of rows from top to bottom to save memory.
 
-        Yields (start, stop, float32 (C, stop - start, W)); a band may be overwritten by the next one.
+        Yields (start, stop, float32 (C, stop - start, W)); a band may be overwritten by the next
+        one.
         """
         ...

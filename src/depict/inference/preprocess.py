@@ -33,8 +33,9 @@ def normalize(images: Tensor, mean: Channels, std: Channels) -> Tensor:
 class NetworkInput:
     """One image at one scale as the network sees it: normalized pixels of `layout.size`, in crops or whole.
 
-    The image uint8 (3, H, W) is resized to `layout.resized` and normalized. If the window does not fit, the normalized
-    image is enlarged to `layout.size`. Crops are enlarged one by one: a 1 x 1000 image becomes 64 windows.
+    The image uint8 (3, H, W) is resized to `layout.resized` and normalized. If the window does not
+    fit, the normalized image is enlarged to `layout.size`. Crops are enlarged one by one: a 1 x
+    1000 image becomes 64 windows.
     """
 
     def __init__(

@@ -78,9 +78,9 @@ class Layout(NamedTuple):
 class SlidingWindow:
     """How a network is applied to an image of any size.
 
-    For each scale, the image is resized into a box of `short_edge` by `max_aspect * short_edge`, times the scale, and
-    enlarged until the window fits. Logits are averaged where windows overlap and resized to the size of the original
-    image. Probabilities are averaged over scales and flips.
+    For each scale, the image is resized into a box of `short_edge` by `max_aspect * short_edge`,
+    times the scale, and enlarged until the window fits. Logits are averaged where windows overlap
+    and resized to the size of the original image. Probabilities are averaged over scales and flips.
     """
 
     window: tuple[int, int]
@@ -140,8 +140,9 @@ def anchors(length: int, window: int, stride: int) -> list[int]:
 def overlapping(length: int, window: int, stride: int, low: int, padded: int) -> AxisMap:
     """The map from the low-resolution samples of all windows along an axis to its pixels, averaged in overlaps.
 
-    Inputs: the samples of one window after the other (len(anchors) * low). The `low` samples of a window cover
-    `padded` >= window pixels; the last padded - window of them are dropped. Outputs: `length` pixels.
+    Inputs: the samples of one window after the other (len(anchors) * low). The `low` samples of a
+    window cover `padded` >= window pixels; the last padded - window of them are dropped. Outputs:
+    `length` pixels.
     """
     inner = bilinear(low, padded)[:window]
     starts = np.array(anchors(length, window, stride))
@@ -161,7 +162,8 @@ def overlapping(length: int, window: int, stride: int, low: int, padded: int) ->
 def resized_size(height: int, width: int, short_edge: int, max_aspect: float, factor: float = 1.0) -> tuple[int, int]:
     """Largest size of the same aspect ratio in a box of short_edge by max_aspect * short_edge, times `factor`.
 
-    As published: the edges of the box are truncated to integers first. The box turns with the image. At least 1 pixel.
+    As published: the edges of the box are truncated to integers first. The box turns with the
+    image. At least 1 pixel.
     """
     long, short = int(max_aspect * short_edge * factor), int(short_edge * factor)
     scale = min(long / max(height, width), short / min(height, width))
@@ -171,8 +173,9 @@ def resized_size(height: int, width: int, short_edge: int, max_aspect: float, fa
 def enlarged_size(height: int, width: int, window: tuple[int, int]) -> tuple[int, int]:
     """Size at which the window fits: the axis that lacks most becomes the window, the other keeps the aspect ratio.
 
-    The second axis is truncated to an integer. It is also limited to `MAX_ENLARGED_WINDOWS` windows or four times the
-    pixels of the image, whichever is more: a strip of 1 x 10000 pixels would need ten thousand windows.
+    The second axis is truncated to an integer. It is also limited to `MAX_ENLARGED_WINDOWS` windows
+    or four times the pixels of the image, whichever is more: a strip of 1 x 10000 pixels would need
+    ten thousand windows.
     """
     if height >= window[0] and width >= window[1]:
         return height, width

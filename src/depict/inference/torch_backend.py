@@ -1,8 +1,8 @@
 """Sliding windows, scales and flips over an image of any size, in bounded memory.
 
-Works with any callable `images (B, 3, h, w), normalized -> logits (B, C, h', w')`. Each window keeps only its logits on
-the patch grid. Labels or probabilities at full size are rendered from them in bands of rows (`resample.py`), so that
-C x H x W logits or probabilities never exist at once.
+Works with any callable `images (B, 3, h, w), normalized -> logits (B, C, h', w')`. Each window
+keeps only its logits on the patch grid. Labels or probabilities at full size are rendered from them
+in bands of rows (`resample.py`), so that C x H x W logits or probabilities never exist at once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def probabilities(
 ) -> Iterator[tuple[int, int, Tensor]]:
     """The probability of each class at each pixel of an image uint8 (3, H, W), in bands from top to bottom.
 
-    Yields (start, stop, probabilities (C, stop - start, W)); each band is overwritten by the next one.
+    Yields (start, stop, probabilities (C, stop - start, W)); each band is overwritten by the next
+    one.
     """
     passes = _apply(network, image, sliding, spec, torch.device(device))
     for start, stop, scores in _render(passes):
@@ -72,7 +73,7 @@ def probabilities(
 
 
 class _Window(NamedTuple):
-    """One input of the network and its place."""
+    """One input of the network and where it comes from."""
 
     number: int
     """Index of its pass."""
@@ -140,8 +141,9 @@ def _windows(image: Tensor, sliding: SlidingWindow, spec: NetworkSpec, device: t
 def _render(passes: list[_Pass]) -> Iterator[tuple[int, int, Tensor]]:
     """Bands (start, stop, probabilities (stop - start, C, W)), averaged over passes, top to bottom, in one buffer.
 
-    Columns are interpolated once per wide band, rows in narrow bands that stay in the processor's cache. All products
-    write to a given output: that saves allocations and keeps an outer autocast from rounding them.
+    Columns are interpolated once per wide band, rows in narrow bands that stay in the processor's
+    cache. All products write to a given output: that saves allocations and keeps an outer autocast
+    from rounding them.
     """
     height, width = len(passes[0].rows), len(passes[0].columns)
     classes, device = passes[0].logits.shape[1], passes[0].logits.device

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class TorchPredictor:
     """Applies a model with a sliding window, in evaluation mode, on the device of its weights.
 
-    `network` replaces the model's own from normalized images to logits. `compile` runs it through torch.compile.
-    `batch` is the number of windows per call.
+    `network` replaces the model's own from normalized images to logits. `compile` runs it through
+    torch.compile. `batch` is the number of windows per call.
     """
 
     def __init__(

@@ -82,7 +82,8 @@ def open_image(path: Path) -> Iterator[Image.Image]:
 def to_rgb(image: ImageLike) -> np.ndarray:
     """RGB uint8 (H, W, 3) of a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W) or (C, H, W).
 
-    C is 1, 2, 3 or 4; alpha is dropped. 16-bit values lose their lower byte. Floats must be in 0..1.
+    C is 1, 2, 3 or 4; alpha is dropped. 16-bit values lose their lower byte. Floats must be in
+    0..1.
     """
     if isinstance(image, Image.Image):
         return _from_pil(image)

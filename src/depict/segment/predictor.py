@@ -20,8 +20,8 @@ def open_predictor(
     """The predictor of a run, or of a file that ends in .onnx.
 
     `full_image` gives the network whole images instead of windows, `compile` runs it through
-    torch.compile. `device` is by default the best one; on a machine with several GPUs and processes,
-    `local` is the index of this process and of its GPU.
+    torch.compile. `device` is by default the best one; on a machine with several GPUs and
+    processes, `local` is the index of this process and of its GPU.
     """
     if Path(model).suffix.lower() == ".onnx":
         from depict.inference.onnx_predictor import OnnxPredictor
