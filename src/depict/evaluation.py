@@ -30,6 +30,7 @@ Watcher = Callable[[int, Tensor, Tensor, Tensor], None]
 
 BOUNDARY = 0.02
 """Width of the boundary, divided by the image's diagonal, as published with boundary IoU."""
+FEW_IMAGES = 20
 
 
 def confusion_matrix(truth: Tensor, prediction: Tensor, classes: int) -> Counts:
@@ -164,6 +165,13 @@ class Result:
         if left_out:
             lines.append(f"{left_out} of {len(self.classes)} classes appear nowhere and are left out of the means")
         return "\n".join(lines)
+
+
+def few_images_warning(dataset: Dataset) -> str | None:
+    """A line that warns of scores on fewer than 20 images; None if there are enough."""
+    if len(dataset) >= FEW_IMAGES:
+        return None
+    return f"warning: the scores rest on {len(dataset)} images, fewer than {FEW_IMAGES}: small differences are chance."
 
 
 def class_iou(confusion: Counts) -> Floats:

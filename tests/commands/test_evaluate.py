@@ -55,9 +55,10 @@ def run(tmp_path_factory) -> Path:
 
 def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     assert main(["evaluate", str(run)]) == 0
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr()
     for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
-        assert word in printed
+        assert word in printed.out
+    assert "warning: the scores rest on 5 images, fewer than 20" in printed.err
     written = json.loads((run / "evaluation.json").read_text())
     assert written["protocol"]["short_edge"] == 32
     assert written["protocol"]["stride"] == [16, 16]

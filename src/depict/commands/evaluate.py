@@ -67,7 +67,7 @@ def main(
     """
     import depict
     from depict.data.check import quick_check
-    from depict.evaluation import evaluate, sliding_window_for
+    from depict.evaluation import evaluate, few_images_warning, sliding_window_for
     from depict.io.files import write_json
     from depict.io.hub import output_folder
     from depict.runs import dataset_of
@@ -98,6 +98,8 @@ def main(
             print(f"label maps of {len(dataset)} images for the test server: {submission}")
         if rank == 0 and dataset.labeled:
             print(result)
+            if warning := few_images_warning(dataset):
+                print(warning, file=sys.stderr)
             folder = _other_folder(name, root, trained)
             parts = [
                 "evaluation",

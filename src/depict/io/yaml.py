@@ -17,7 +17,6 @@ from depict.io.files import atomic_path
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-_type_hints = functools.cache(typing.get_type_hints)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str) -> T:
 
     An unknown key is refused with the nearest name, a value of the wrong type with the right type.
     """
-    hints = _type_hints(kind)
+    hints = _type_hints(typing.cast(Any, kind))
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     built = {}
     for key, value in values.items():
@@ -71,6 +70,12 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str) -> T:
             raise unknown(f"setting in {where}:", key, fields)
         built[key] = _convert(hints[key], value, f"{where}, {key}")
     return kind(**built)
+
+
+@functools.cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; finding them takes longer than checking the values."""
+    return typing.get_type_hints(kind)
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

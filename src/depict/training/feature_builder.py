@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -120,10 +120,7 @@ def _build(model: SegmentationModel, dataset: Dataset, parent: Path, batch: int,
             try:
                 temporary.mkdir()
                 _write_arrays(model, dataset, temporary, batch, progress)
-                about = {"encoder": model.config.encoder.name, "data": dataset.name, "split": dataset.split}
-                listed = {name: [dtype, list(shape)] for name, (dtype, shape) in arrays.items()}
-                about |= {"images": len(dataset), "grid": token_grid(model), "files": listed}
-                write_json(temporary / META, about)
+                write_json(temporary / META, _description(model, dataset))
                 temporary.rename(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -134,6 +131,19 @@ def _build(model: SegmentationModel, dataset: Dataset, parent: Path, batch: int,
         raise UserError(f"'{folder}' was damaged right after it was built: {MAKE_ROOM}.")
     _say(f"features of {len(dataset)} images: {size / 1e9:.2f} GB in '{folder}', which you may delete.", progress)
     return built
+
+
+def _description(model: SegmentationModel, dataset: Dataset) -> dict[str, Any]:
+    """What is in a cache: for people, but for the arrays, which a reader checks."""
+    arrays = cache_arrays(model, len(dataset))
+    return {
+        "encoder": model.config.encoder.name,
+        "data": dataset.name,
+        "split": dataset.split,
+        "images": len(dataset),
+        "grid": token_grid(model),
+        "files": {name: [dtype, list(shape)] for name, (dtype, shape) in arrays.items()},
+    }
 
 
 def _write_arrays(model: SegmentationModel, dataset: Dataset, folder: Path, batch: int, progress: bool) -> None:

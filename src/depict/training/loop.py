@@ -27,7 +27,7 @@ from depict.data.dataset import IGNORE, Dataset
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
 from depict.errors import UserError
-from depict.evaluation import Result, evaluate, sliding_window_for
+from depict.evaluation import Result, evaluate, few_images_warning, sliding_window_for
 from depict.model import SegmentationModel
 from depict.runs import LAST, WEIGHTS, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
@@ -40,8 +40,6 @@ from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.stopping import InterruptedTraining, StopSignals
 
-FEW_IMAGES = 20
-"""Validations on fewer images are too uncertain to compare models by."""
 EXTRA_LOSSES = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}
 
 
@@ -105,12 +103,8 @@ class Trainer:
         if self.main:
             save_config(self.model, self.out)
         say(self.accelerator, settings_text(self.config))
-        if len(self.validation) < FEW_IMAGES:
-            say(
-                self.accelerator,
-                f"warning: validation rests on {len(self.validation)} images only, fewer than {FEW_IMAGES}: "
-                "small differences in its scores are chance.",
-            )
+        if warning := few_images_warning(self.validation):
+            say(self.accelerator, warning)
         log = Log(
             self.out, self.accelerator, self.settings.tracker, self.progress.iteration, self.total, self.per_epoch
         )
