@@ -1,4 +1,4 @@
-"""Rows, ranks and angles with known results, and what the question makes of decoders built from them."""
+"""Rows, ranks and angles with known values, and decoders built from them."""
 
 import math
 
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depict import create_decoder
+from depict.analysis.figures.orthogonality import figures
 from depict.analysis.orthogonality import (
     Orthogonality,
     effective_rank,
@@ -18,12 +19,13 @@ from depict.analysis.orthogonality import (
     row_measures,
     span,
 )
+from depict.analysis.text.orthogonality import CAPTIONS, findings
 from support.planted import analyze_tokens, orthonormal
 
 seeds = st.integers(0, 1000)
 
 
-def test_orthonormal_rows_are_at_no_distance():
+def test_orthonormal_rows_have_distance_0():
     found = row_measures(orthonormal(5, 9))
     assert found["mean_abs_cosine"] == pytest.approx(0, abs=1e-12)
     assert found["distance"] == pytest.approx(0, abs=1e-12)
@@ -51,12 +53,12 @@ def test_a_planted_subspace_of_equal_energies_has_its_dimension_as_effective_ran
     assert effective_rank(3 * left.mT @ right).item() == pytest.approx(rank, abs=1e-5)
 
 
-def test_effective_ranks_come_in_batches():
+def test_effective_rank_works_on_batches():
     Z = torch.randn(3, 20, 6)
-    assert torch.allclose(effective_rank(Z), torch.stack([effective_rank(one) for one in Z]))
+    assert torch.allclose(effective_rank(Z), torch.stack([effective_rank(rows) for rows in Z]))
 
 
-def test_planted_planes_give_the_known_angles():
+def test_planted_planes_have_the_known_angles():
     e = torch.eye(5, dtype=torch.float64)
     theta = math.radians(30)
     U, V = e[:2], torch.stack([math.cos(theta) * e[0] + math.sin(theta) * e[2], e[3]])
@@ -64,7 +66,7 @@ def test_planted_planes_give_the_known_angles():
     assert principal_angles(U, e[:4]).tolist() == pytest.approx([0, 0], abs=1e-5)
 
 
-def test_the_span_of_dependent_rows_is_as_large_as_their_rank():
+def test_the_span_of_dependent_rows_has_the_dimension_of_their_rank():
     rows = torch.tensor([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 5.0]])
     basis = span(rows)
     assert basis.shape == (2, 3)
@@ -94,7 +96,7 @@ def test_mixing_bases_within_their_span_keeps_angles_and_rank(seed):
 
 
 @pytest.mark.parametrize("dim", [2, 3, 50])
-def test_the_cosine_of_random_directions_is_what_sampling_gives(dim):
+def test_the_expected_cosine_of_random_directions_agrees_with_sampling(dim):
     drawn = torch.nn.functional.normalize(torch.randn(2, 40000, dim), dim=-1)
     assert random_cosine(dim) == pytest.approx((drawn[0] * drawn[1]).sum(-1).abs().mean().item(), rel=0.02)
 
@@ -115,7 +117,7 @@ def test_overlap_is_one_for_equal_heads_and_zero_for_orthogonal_ones():
     assert found["mssa 1", 2, "mssa 2", 2]["random_overlap"] == pytest.approx(2 / 6)
 
 
-def test_a_decoder_with_orthonormal_bases_is_found_orthonormal():
+def test_a_decoder_with_orthonormal_bases_is_reported_as_such():
     decoder = create_decoder("depict_sa", 12, 3, layers=2, heads=2, head_dim=4)
     for seed, layer in enumerate(decoder.layers):
         layer.operator.P.data = orthonormal(8, 12, seed).float()
@@ -124,16 +126,15 @@ def test_a_decoder_with_orthonormal_bases_is_found_orthonormal():
     assert result.numbers["distance of a head to orthonormal (0 = orthonormal)"] == pytest.approx(0, abs=1e-6)
     assert result.numbers["mean principal angle between heads of a layer (degrees)"] == pytest.approx(90)
     assert result.numbers["effective rank of a head / largest possible"] == pytest.approx(1)
-    assert "more orthogonal than random" in result.text[0]
-    assert ": close to orthonormal" in result.text[0]
+    assert "more orthogonal than random" in findings(result)[0]
+    assert ": close to orthonormal" in findings(result)[0]
 
 
 def test_untrained_bases_are_as_orthogonal_as_random_directions():
-    result = analyze_tokens(
-        Orthogonality, create_decoder("depict_sa", 64, 3, layers=2, heads=2, head_dim=30), torch.randn(6, 64)
-    )
-    assert "as orthogonal as random directions" in result.text[0]
-    assert "not orthonormal" in result.text[0]
+    decoder = create_decoder("depict_sa", 64, 3, layers=2, heads=2, head_dim=30)
+    result = analyze_tokens(Orthogonality, decoder, torch.randn(6, 64))
+    assert "as orthogonal as random directions" in findings(result)[0]
+    assert "not orthonormal" in findings(result)[0]
 
 
 def test_the_classes_gram_is_the_mean_over_the_images():
@@ -153,16 +154,25 @@ def test_cross_attention_has_bases_of_its_own():
 def test_segmenter_is_measured_by_its_query_rows():
     result = analyze_tokens(Orthogonality, create_decoder("segmenter", 64, 3), torch.randn(6, 64))
     assert [row["layer"] for row in result.tables["layers"]] == ["mhsa 1", "mhsa 2"]
-    assert "query rows" in result.text[0]
+    assert "query rows" in findings(result)[0]
 
 
 def test_a_single_head_has_no_angles():
-    result = analyze_tokens(Orthogonality, create_decoder("depict_sa", 12, 3, layers=1, heads=1, head_dim=4), torch.randn(6, 12))
+    decoder = create_decoder("depict_sa", 12, 3, layers=1, heads=1, head_dim=4)
+    result = analyze_tokens(Orthogonality, decoder, torch.randn(6, 12))
     assert result.numbers["mean principal angle between heads of a layer (degrees)"] is None
-    assert set(result.figures) == set(result.captions) == {"bases", "classes"}
+    assert set(figures(result)) == {"bases", "classes"} < set(CAPTIONS)
+    assert len(findings(result)) == 2
+
+
+def test_several_heads_have_a_figure_of_their_angles():
+    decoder = create_decoder("depict_sa", 12, 3, layers=2, heads=2, head_dim=4)
+    result = analyze_tokens(Orthogonality, decoder, torch.randn(6, 12))
+    assert set(figures(result)) == set(CAPTIONS)
+    assert any("principal angles" in paragraph for paragraph in findings(result))
 
 
 def test_a_linear_decoder_has_nothing_to_measure():
     result = analyze_tokens(Orthogonality, create_decoder("linear", 12, 3), torch.randn(6, 12), name="linear")
+    assert result.skipped == "The decoder 'linear' has neither bases nor class embeddings."
     assert not result.numbers
-    assert "neither bases nor class embeddings" in result.text[0]

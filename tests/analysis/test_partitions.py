@@ -1,4 +1,4 @@
-"""Scores of partitions: known answers, and laws that hold for any."""
+"""Scores of partitions: known values, and properties that always hold."""
 
 import numpy as np
 import pytest
@@ -6,31 +6,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from depict.analysis.partitions import Contingency, compare, segments
+from depict.analysis.partitions import Contingency, compare, count_segments
 
 TRUTH = np.array([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 255]])
 grids = arrays(np.int64, (4, 5), elements=st.integers(0, 4))
 
 
-def test_the_truth_itself_scores_perfectly():
+def test_the_truth_scores_perfectly():
     assert compare(TRUTH, TRUTH) == (1, 1, 1)
 
 
-def test_one_part_for_everything_matches_one_class_only():
+def test_a_single_part_matches_only_one_class():
     scores = compare(TRUTH, np.zeros_like(TRUTH))
     assert scores.over_segmentation == pytest.approx(1 / 3)
     assert scores.best_match_miou == pytest.approx(4 / 11 / 3)
     assert scores.adjusted_rand == 0
 
 
-def test_every_patch_a_part_of_its_own_over_segments():
+def test_a_part_for_every_patch_over_segments():
     scores = compare(TRUTH, np.arange(12).reshape(3, 4))
     assert scores.over_segmentation == pytest.approx(11 / 3)
     assert scores.best_match_miou == pytest.approx((1 / 4 + 1 / 4 + 1 / 3) / 3)
     assert scores.adjusted_rand == 0
 
 
-def test_ignored_patches_count_nowhere():
+def test_ignored_patches_do_not_count():
     other = TRUTH.copy()
     other[2, 3] = 7
     assert compare(TRUTH, other) == (1, 1, 1)
@@ -45,10 +45,10 @@ def test_a_published_example_of_the_adjusted_rand_index():
     )
 
 
-def test_segments_are_pieces_that_hang_together_by_edges():
+def test_segments_are_connected_by_edges_not_corners():
     labels = np.array([[1, 0, 1], [0, 1, 0]])
-    assert segments(labels, np.ones_like(labels, bool)) == 6
-    assert segments(labels, np.array([[True, True, True], [False, False, False]])) == 3
+    assert count_segments(labels, np.ones_like(labels, bool)) == 6
+    assert count_segments(labels, np.array([[True, True, True], [False, False, False]])) == 3
 
 
 def test_the_best_match_is_not_the_greedy_one():
@@ -60,13 +60,13 @@ def test_the_best_match_is_not_the_greedy_one():
 
 
 @given(grids, st.permutations(range(5)))
-def test_names_of_parts_do_not_matter(found, order):
+def test_labels_of_parts_do_not_matter(found, order):
     truth = np.arange(20).reshape(4, 5) % 3
     assert compare(truth, np.array(order)[found]) == pytest.approx(compare(truth, found))
 
 
 @given(grids, st.permutations(range(5)))
-def test_a_partition_under_other_names_is_the_same_partition(found, order):
+def test_a_relabeled_partition_is_the_same_partition(found, order):
     assert compare(found, np.array(order)[found]) == pytest.approx((1, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""PCA as segmenter: planted directions are found, and every kind of decoder can be asked."""
+"""PCA as a segmenter: planted directions are found, and every decoder can be analyzed."""
 
 import dataclasses
 import io
@@ -10,22 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from depict.analysis.partitions import compare
-from depict.analysis.principal import (
+from depict.analysis.figures.principal import (
     CAPTION,
     GAP,
-    MASKS,
-    Principal,
-    kmeans_segments,
-    on_pixels,
-    paint,
+    MAX_IMAGES,
+    figures,
+    image_panels,
     part_colors,
-    pca_segments,
-    principal_directions,
-    stages,
+    pictures,
 )
+from depict.analysis.partitions import compare
+from depict.analysis.principal import MASKS, METHODS, Principal, pca_segments, principal_directions, stages
 from depict.analysis.runner import make_sample
+from depict.analysis.text.principal import CAPTIONS, findings
 from depict.data.scenes.dataset import Scenes
+from depict.viz.patches import paint
 from support.tiny_model import tiny_model
 
 
@@ -53,35 +52,25 @@ def test_planted_lines_give_perfect_segments(noise):
     assert compare(labels.reshape(9, 10), pca_segments(Z, 4).reshape(9, 10)) == (1, 1, 1)
 
 
-def test_centring_takes_off_what_all_patches_share():
+def test_centering_removes_what_all_patches_share():
     rng = np.random.default_rng(1)
     labels = np.repeat([0, 1], [30, 20])
     spread = np.zeros((50, 8))
     spread[np.arange(50), labels] = rng.choice([-1, 1], 50) * np.repeat([2.0, 1.0], [30, 20])
     shared = np.full(8, 5.0)
-    assert len(np.unique(pca_segments(spread + shared, 2))) == 1  # the mean is the first direction of all
+    assert len(np.unique(pca_segments(spread + shared, 2))) == 1  # the first direction of all is the mean
     assert compare(labels[None], pca_segments(spread + shared, 2, centered=True)[None]).best_match_miou > 0.9
-
-
-def test_planted_clusters_are_found_by_k_means_and_by_the_seed_again():
-    rng = np.random.default_rng(2)
-    labels = np.repeat(np.arange(3), 20)
-    Z = 10 * np.eye(8)[labels] + rng.normal(size=(60, 8))
-    assert compare(labels.reshape(6, 10), kmeans_segments(Z, 3).reshape(6, 10)) == (1, 1, 1)
-    assert (kmeans_segments(Z, 5, seed=1) == kmeans_segments(Z, 5, seed=1)).all()
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("patches", [1, 4])
-def test_patches_that_are_all_alike_make_one_segment(patches):
+def test_equal_patches_are_one_segment(patches):
     Z = np.ones((patches, 6), np.float32)
-    assert set(kmeans_segments(Z)) == {0}
-    assert len(set(pca_segments(Z))) == 1
-    assert len(set(pca_segments(Z, centered=True))) == 1
+    assert all(len(set(segment(Z))) == 1 for segment in METHODS.values())
 
 
 @given(st.integers(0, 2**20), st.integers(1, 12), st.booleans())
-def test_directions_are_orthonormal_and_shares_are_parts_of_the_whole(seed, count, centered):
+def test_directions_are_orthonormal_and_their_shares_sum_to_at_most_1(seed, count, centered):
     Z = np.random.default_rng(seed).normal(size=(7, 9)).astype(np.float32)
     U, shares = principal_directions(Z, count, centered)
     assert len(U) == min(count, 9)
@@ -91,12 +80,12 @@ def test_directions_are_orthonormal_and_shares_are_parts_of_the_whole(seed, coun
 
 
 @given(st.integers(0, 2**20))
-def test_turning_the_embeddings_changes_no_segment(seed):
+def test_rotating_the_embeddings_changes_no_segment(seed):
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(30, 8)) * np.arange(1, 9)
-    turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0]
     for centered in (False, True):
-        assert (pca_segments(Z, 4, centered) == pca_segments(Z @ turn, 4, centered)).all()
+        assert (pca_segments(Z, 4, centered) == pca_segments(Z @ rotation, 4, centered)).all()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +97,7 @@ def test_turning_the_embeddings_changes_no_segment(seed):
         ("linear", ["Z0"]),
     ],
 )
-def test_stages_begin_with_the_encoders_tokens_and_end_with_the_last_step_that_moves_patches(decoder, names):
+def test_stages_go_from_the_encoders_tokens_to_the_last_step_that_moves_patches(decoder, names):
     trace = tiny_model(decoder).unroll(np.zeros((40, 40, 3), np.uint8))
     found = stages(trace)
     assert list(found) == names
@@ -117,13 +106,7 @@ def test_stages_begin_with_the_encoders_tokens_and_end_with_the_last_step_that_m
         assert (found["mssa 1"] == trace.steps[0].Z[0].numpy()).all()
 
 
-def test_patches_cover_the_pixels_under_them():
-    labels = np.array([[1, 2, 3], [4, 5, 6]])
-    pixels = on_pixels(labels, (4, 5), (2.0, 2.5))  # the last column of patches is half padding
-    assert pixels.tolist() == [[1, 1, 2, 2, 3]] * 2 + [[4, 4, 5, 5, 6]] * 2
-
-
-def test_parts_have_the_color_of_their_class_and_what_is_left_a_shade_of_it():
+def test_parts_have_the_color_of_their_class_and_the_rest_a_shade_of_it():
     truth = np.array([[0, 0, 0, 1, 255]])
     found = np.array([[7, 7, 8, 9, 3]])
     colors = part_colors(truth, found, [(200, 0, 0), (0, 100, 0)])
@@ -135,64 +118,76 @@ def test_parts_have_the_color_of_their_class_and_what_is_left_a_shade_of_it():
     assert colors[3] == tuple(paint(np.array([[50]]), {})[0, 0])
 
 
-@pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
-def test_every_decoder_is_answered_with_numbers_and_pictures(decoder):
-    model = tiny_model(decoder)
-    question = Principal(model)
-    scenes = Scenes(None, "val")
-    for index in reversed(range(5)):
-        question.update(make_sample(model, scenes, index))
-    result = question.compute()
-    assert len(question.rows) == 4
-    assert list(result.pictures) == [scenes.name_of(index) for index in range(5)]
+@pytest.fixture(scope="module", params=["depict_sa", "depict_ca", "segmenter", "linear"])
+def analyzed(request):
+    """The samples and the result of one decoder on five scenes, in reverse order."""
+    model, scenes = tiny_model(request.param), Scenes(None, "val")
+    analysis = Principal(model)
+    samples = [make_sample(model, scenes, index) for index in reversed(range(5))]
+    for sample in samples:
+        analysis.update(sample)
+    return samples, analysis.compute()
+
+
+def test_every_decoder_has_numbers_at_every_stage(analyzed):
+    samples, result = analyzed
     assert all(value is not None and np.isfinite(value) for value in result.numbers.values())
     assert result.data["images"] == 5
-    assert len(result.tables["stages"]) == 3 * len(question.stages) + 1
-    assert set(result.figures) == {"images", "stages"}
-    own = [
-        compare(s.patch_labels.view(s.trace.grid).numpy(), s.trace.masks[0].argmax(0).numpy())
-        for s in (make_sample(model, scenes, index) for index in range(5))
+    assert len(result.tables["stages"]) == 3 * len(stages(samples[0].trace)) + 1
+    expected = [
+        compare(sample.patch_labels.view(sample.trace.grid).numpy(), sample.trace.masks[0].argmax(0).numpy())
+        for sample in samples
     ]
-    told = next(row for row in result.tables["stages"] if row["stage"] == MASKS)
-    assert told["adjusted_rand"] == pytest.approx(np.mean([one.adjusted_rand for one in own]))
+    masks = next(row for row in result.tables["stages"] if row["stage"] == MASKS)
+    assert masks["adjusted_rand"] == pytest.approx(np.mean([scores.adjusted_rand for scores in expected]))
+
+
+def test_every_decoder_has_figures_words_and_a_picture_of_every_image(analyzed):
+    samples, result = analyzed
+    drawn = figures(result)
+    assert set(drawn) == set(CAPTIONS)
+    assert len(drawn["images"].axes) % MAX_IMAGES == 0
+    assert list(pictures(result)) == sorted(sample.name for sample in samples)
+    assert len(findings(result)) == (3 if len(stages(samples[0].trace)) > 1 else 1)
 
 
 def test_the_picture_of_an_image_shows_every_method_before_and_after_the_decoder():
     model = tiny_model()
-    question = Principal(model)
+    analysis = Principal(model)
     sample = make_sample(model, Scenes(None, "val"), 0)
-    question.update(sample)
-    panels = question.rows[0].panels
-    found = stages(sample.trace)
-    for title, Z, segment in (
-        ("PCA on Z0", found["Z0"], pca_segments),
-        ("k-means, Z0", found["Z0"], kmeans_segments),
-        ("k-means, Z_L1", found["mssa 1"], kmeans_segments),
+    analysis.update(sample)
+    result = analysis.compute()
+    panels = image_panels(result.measured.images[sample.name], model.palette)
+    embeddings = stages(sample.trace)
+    truth = sample.patch_labels.view(sample.trace.grid).numpy()
+    for title, Z, method in (
+        ("PCA on Z0", embeddings["Z0"], "PCA"),
+        ("k-means, Z0", embeddings["Z0"], "k-means"),
+        ("k-means, Z_L1", embeddings["mssa 1"], "k-means"),
     ):
-        parts = segment(Z).reshape(sample.trace.grid)
-        truth = sample.patch_labels.view(sample.trace.grid).numpy()
+        parts = METHODS[method](Z).reshape(sample.trace.grid)
         colors = part_colors(truth, parts, model.palette)
         assert {tuple(color) for color in panels[title].reshape(-1, 3).tolist()} <= set(colors.values())
-    sheet = np.asarray(Image.open(io.BytesIO(question.pictures[sample.name])))
+    sheet = np.asarray(Image.open(io.BytesIO(pictures(result)[sample.name])))
     height, width = panels["input"].shape[:2]
     order = ["input", "truth", MASKS]
     order += [f"{method} {stage}" for stage in ("Z0", "Z_L1") for method in ("PCA on", "centered,", "k-means,")]
-    for place, title in enumerate(order):
-        y = GAP + CAPTION + place // 3 * (height + CAPTION + GAP)
-        x = GAP + place % 3 * (max(width, 110) + GAP)
+    for index, title in enumerate(order):
+        y = GAP + CAPTION + index // 3 * (height + CAPTION + GAP)
+        x = GAP + index % 3 * (max(width, 110) + GAP)
         assert (sheet[y : y + height, x : x + width] == panels[title]).all(), title
 
 
-def test_pictures_without_truth_are_drawn_and_not_scored():
+def test_images_without_truth_are_drawn_but_not_scored():
     model = tiny_model()
-    question = Principal(model)
+    analysis = Principal(model)
     sample = make_sample(model, Scenes(None, "val"), 0)
-    question.update(dataclasses.replace(sample, labels=None, patch_labels=None))
+    analysis.update(dataclasses.replace(sample, labels=None, patch_labels=None))
     unlabeled = torch.full_like(sample.patch_labels, 255)
     ignored = torch.full_like(sample.labels, 255)
-    question.update(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabeled))
-    result = question.compute()
+    analysis.update(dataclasses.replace(sample, name="other", labels=ignored, patch_labels=unlabeled))
+    result = analysis.compute()
     assert not result.numbers
-    assert set(result.figures) == {"images"}
-    assert list(result.pictures) == ["other", sample.name]
-    assert "no ground truth" in result.text[0]
+    assert set(figures(result)) == {"images"}
+    assert list(pictures(result)) == ["other", sample.name]
+    assert "no ground truth" in findings(result)[0]

@@ -1,4 +1,4 @@
-"""`depict attention` writes one picture, or one line that says why not."""
+"""`depict attention` writes one picture, or prints one line that says why not."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def run(tmp_path):
     return str(tmp_path / "run")
 
 
-def test_a_layer_and_a_head_become_an_overlay(run, tmp_path, monkeypatch, capsys):
+def test_the_attention_of_a_layer_and_a_head_is_drawn_over_the_picture(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["attention", run, "picture.png", "--layer", "4", "--head", "2", "--class", "traffic light"]
     assert main(command) == 0
     name = "picture-attention-decoder-layer4-head2-traffic_light.png"
-    assert f"written: {name} (1 maps of 2 x 3 patches)" in capsys.readouterr().out
+    assert f"written: {name} (1 map of 2 x 3 patches)" in capsys.readouterr().out
     with Image.open(tmp_path / name) as picture:
         assert picture.width > 900
     assert main(["attention", run, "picture.png", "--part", "encoder", "--at", "3,4", "--out", "maps/a.png"]) == 0
@@ -31,17 +31,17 @@ def test_a_layer_and_a_head_become_an_overlay(run, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["missing.png", "--class", "sky"], "missing.png"),
-        (["picture.png", "--at", "3;4"], "--at takes a place as X,Y"),
-        (["picture.png", "--at", "-3,4"], "--at takes a place as X,Y"),
+        (["picture.png", "--at", "3;4"], "--at takes a position X,Y"),
+        (["picture.png", "--at", "-3,4"], "--at takes a position X,Y"),
         (["picture.png", "--at", "40,0"], "outside the image of 40 x 30 pixels"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, tmp_path, monkeypatch, capsys, arguments, said):
+def test_user_errors_are_one_line(run, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert main(["attention", run, *arguments]) == 2
-    told = capsys.readouterr().err.strip()
-    assert said in told
-    assert "\n" not in told
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error

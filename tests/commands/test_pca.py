@@ -1,4 +1,4 @@
-"""`depict pca` needs no training: one picture, one JSON file, or one line that says why not."""
+"""`depict pca` writes one picture and one JSON file, or prints one line that says why not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depict.data.scenes.dataset import render
 from depict.runs import save
 from support.tiny_model import tiny_model
 
-SMALL = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "False", "--side", "64", "--device", "cpu"]
+SMALL = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "False", "--short-edge", "64", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -22,14 +22,14 @@ def picture(tmp_path, monkeypatch):
     return "scene.png"
 
 
-def test_any_vit_gives_a_picture_and_the_shares(picture, tmp_path, capsys):
+def test_any_vit_gives_a_picture_and_the_shares_of_its_directions(picture, tmp_path, capsys):
     assert main(["pca", picture, *SMALL, "--directions", "4"]) == 0
     assert "written: scene-pca.png and scene-pca.json (4 x 7 patches)" in capsys.readouterr().out
     with Image.open(tmp_path / "scene-pca.png") as drawn:
         assert drawn.width > 1000
-    told = json.loads((tmp_path / "scene-pca.json").read_text())
-    assert told["grid"] == [4, 7]
-    facts = told["embeddings"]["Z0"]
+    written = json.loads((tmp_path / "scene-pca.json").read_text())
+    assert written["grid"] == [4, 7]
+    facts = written["embeddings"]["Z0"]
     assert len(facts["energy"]) == 4
     assert 0 < sum(facts["energy"]) <= 1
     for shares in facts["shares"].values():
@@ -37,13 +37,13 @@ def test_any_vit_gives_a_picture_and_the_shares(picture, tmp_path, capsys):
         assert sum(shares) == pytest.approx(1)
 
 
-def test_a_model_of_another_family_is_run_as_timm_runs_it(picture, tmp_path):
-    words = ["--encoder", "vit_small_patch14_reg4_dinov2", "--encoder.pretrained", "False", "--side", "40"]
+def test_encoders_with_register_tokens_and_other_patch_sizes_work(picture, tmp_path):
+    words = ["--encoder", "vit_small_patch14_reg4_dinov2", "--encoder.pretrained", "False", "--short-edge", "40"]
     assert main(["pca", picture, *words, "--device", "cpu", "--out", "maps/dino.png"]) == 0
     assert json.loads((tmp_path / "maps" / "dino.json").read_text())["grid"] == [3, 5]
 
 
-def test_a_run_shows_its_decoders_refined_patches_too(picture, tmp_path):
+def test_a_run_also_shows_the_patches_after_its_decoder(picture, tmp_path):
     for decoder, names in (("depict_sa", ["Z0", "Z_L1"]), ("linear", ["Z0"])):
         save(tiny_model(decoder), tmp_path / decoder)
         words = ["--run", str(tmp_path / decoder), "--directions", "3", "--out", f"{decoder}.png"]
@@ -58,7 +58,7 @@ def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["missing.png", *SMALL], "missing.png"),
         (["scene.png", *SMALL, "--directions", "0"], "--directions must be at least 1, not 0"),
@@ -74,20 +74,19 @@ def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(picture, tmp_path, capsys, words, said):
+def test_user_errors_are_one_line_and_nothing_is_written(picture, tmp_path, capsys, words, message):
     assert main(["pca", *words]) == 2
-    told = capsys.readouterr().err.strip()
-    assert said in told
-    assert "\n" not in told
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_real_weights_find_the_road(shared, tmp_path, monkeypatch):
-    """On a photograph, directions of a pretrained ViT are not scattered: few segments for ten directions."""
+def test_few_directions_hold_most_of_the_energy_of_a_pretrained_vit(shared, tmp_path, monkeypatch):
     photograph = sorted((shared / "camvid" / "val").glob("*.png"))[0]
     weights = shared / "weights" / "vit_tiny_patch16_224.safetensors"
     monkeypatch.chdir(tmp_path)
-    words = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", str(weights), "--side", "224"]
+    words = ["--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", str(weights), "--short-edge", "224"]
     assert main(["pca", str(photograph), *words, "--out", "out.png", "--device", "cpu"]) == 0
     facts = json.loads((tmp_path / "out.json").read_text())["embeddings"]["Z0"]
     assert sum(facts["energy"]) > 0.5

@@ -1,4 +1,4 @@
-"""`depict study perturbation`: several runs in one table, kept, gone on with, grown, refused."""
+"""`depict study perturbation`: several runs in one table; studies are resumed, extended, or refused."""
 
 import csv
 import json
@@ -40,6 +40,12 @@ def finished(runs, tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Skip the figure, which takes most of the time of so small a study."""
+    monkeypatch.setattr(study, "_write_figure", lambda *_: None)
+
+
 def measured(monkeypatch):
     """The runs that are measured from now on."""
     names = []
@@ -52,7 +58,7 @@ def measured(monkeypatch):
     return names
 
 
-def test_a_study_leaves_tables_pictures_and_a_result_for_each_run(finished):
+def test_a_study_writes_tables_figures_and_a_result_for_each_run(finished):
     assert {path.name for path in finished.glob("r*")} == {
         "runs",
         *(f"results.{kind}" for kind in ("json", "md", "csv", "png", "svg")),
@@ -69,18 +75,19 @@ def test_a_study_leaves_tables_pictures_and_a_result_for_each_run(finished):
     assert {row["reading"] for row in rows if row["perturbation"] == "noise"} == {"variance", "standard deviation"}
 
 
-def test_the_unperturbed_column_is_what_depict_evaluate_says(finished, runs):
+def test_the_unperturbed_column_is_the_miou_of_depict_evaluate(finished, runs):
     model = tiny_model()
     scenes = random_subset(Scenes(None, "val"), 2, 0)
     rows = json.loads((finished / "runs" / "depict_sa.json").read_text())["rows"]
     assert rows[0]["mean"] == evaluate(model.predictor(sliding_window_for(model, scenes)), scenes).miou
 
 
-def test_runs_are_read_and_never_changed(finished, runs):
+def test_runs_are_never_changed(finished, runs):
     assert {path.name for path in (runs / "depict_sa").iterdir()} == {"config.yaml", "model.safetensors"}
 
 
-def test_what_is_finished_is_not_done_again_and_more_runs_may_be_added(finished, runs, tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("without_figures")
+def test_finished_runs_are_not_repeated_and_more_runs_can_be_added(finished, runs, tmp_path, monkeypatch, capsys):
     out = tmp_path / "study"
     shutil.copytree(finished, out)
     names = measured(monkeypatch)
@@ -93,19 +100,43 @@ def test_what_is_finished_is_not_done_again_and_more_runs_may_be_added(finished,
     assert (out / "runs" / "depict_sa.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_run_with_other_weights_is_measured_again(runs, tmp_path, monkeypatch):
     shutil.copytree(runs / "linear", tmp_path / "linear")
-    asked = study.open_study(tmp_path / "study", [str(tmp_path / "linear")], limit=1, seeds=(0,), sigmas=(1e-2,))
-    study.run(asked, tmp_path / "study")
+    opened = study.open_study(tmp_path / "study", [str(tmp_path / "linear")], limit=1, seeds=(0,), sigmas=(1e-2,))
+    study.run(opened, tmp_path / "study")
     names = measured(monkeypatch)
     model = tiny_model("linear")
     model.decoder.head.bias.data += 1
     save(model, tmp_path / "linear")
-    study.run(asked, tmp_path / "study")
+    study.run(opened, tmp_path / "study")
     assert names == ["linear"]
 
 
-def test_a_killed_study_does_what_is_missing_when_it_is_called_again(runs, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("without_figures")
+def test_an_interrupted_study_measures_the_missing_runs_when_called_again(runs, tmp_path, monkeypatch):
+    out = tmp_path / "study"
+    measure = study.measure
+
+    def interrupted(model, dataset, seeds, sigmas, title):
+        if title == "depict_sa":
+            raise KeyboardInterrupt
+        return measure(model, dataset, seeds, sigmas, title)
+
+    opened = study.open_study(out, [str(runs / "linear"), str(runs / "depict_sa")], limit=1, seeds=(0,), sigmas=(1e-2,))
+    monkeypatch.setattr(study, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(opened, out)
+    assert "1 of 2 runs finished" in (out / "results.md").read_text()
+    monkeypatch.setattr(study, "measure", measure)
+    names = measured(monkeypatch)
+    assert main(["study", "perturbation", "--out", str(out), "--device", "cpu"]) == 0
+    assert names == ["depict_sa"]
+    assert "2 of 2 runs finished" in (out / "results.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_study_measures_the_missing_runs_when_called_again(runs, tmp_path, monkeypatch):
     out = tmp_path / "study"
     words = ["study", "perturbation", str(runs / "linear"), str(runs / "depict_sa"), "--out", str(out)]
     words += ["--limit", "20", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu"]
@@ -128,14 +159,16 @@ def test_a_killed_study_does_what_is_missing_when_it_is_called_again(runs, tmp_p
     assert "1 of 2 runs finished" in (out / "results.md").read_text()
     first = (out / "runs" / "linear.json").read_bytes()
     names = measured(monkeypatch)
-    monkeypatch.setattr(study, "open_images", lambda *_: random_subset(Scenes(None, "val"), 1, 0))  # the rest, but shorter
+    monkeypatch.setattr(
+        study, "open_images", lambda *_: random_subset(Scenes(None, "val"), 1, 0)
+    )  # the rest, but shorter
     assert main(["study", "perturbation", "--out", str(out), "--device", "cpu"]) == 0
     assert names == ["depict_sa"]
     assert "2 of 2 runs finished" in (out / "results.md").read_text()
     assert (out / "runs" / "linear.json").read_bytes() == first
 
 
-def test_runs_of_the_same_name_are_told_apart_by_their_parents(runs, tmp_path):
+def test_runs_of_the_same_name_are_distinguished_by_their_parents(runs, tmp_path):
     paths = [tmp_path / "a" / "cells" / "x", tmp_path / "b" / "cells" / "x"]
     named = study._named({"x": str(paths[0])}, [str(path) for path in (*paths, paths[1])])
     assert named == {"cells-x": str(paths[1])}
@@ -151,7 +184,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_parents(runs, tmp_path):
         (["nowhere"], "nowhere' has no model.safetensors"),
     ],
 )
-def test_another_setting_in_the_same_folder_is_refused(finished, capsys, more, message):
+def test_other_settings_in_the_same_folder_are_refused(finished, capsys, more, message):
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     assert main(["study", "perturbation", *more, "--out", str(finished), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
@@ -163,7 +196,7 @@ def test_another_setting_in_the_same_folder_is_refused(finished, capsys, more, m
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "which runs?"),
+        ([], "no runs given"),
         (["RUN", "--seeds", "1", "1"], "--seeds must be different"),
         (["RUN", "--sigmas", "0"], "--sigmas must be numbers above 0, not 0"),
         (["RUN", "--limit", "0"], "--limit must be at least 1, not 0"),
@@ -172,7 +205,7 @@ def test_another_setting_in_the_same_folder_is_refused(finished, capsys, more, m
         (["missing"], "missing"),
     ],
 )
-def test_mistakes_end_with_one_line_and_nothing_written(runs, tmp_path, capsys, more, message):
+def test_user_errors_are_one_line_and_nothing_is_written(runs, tmp_path, capsys, more, message):
     save(create_model("linear", "vit_tiny_patch16_224", 2, image_size=32), tmp_path / "other")
     named = {"RUN": str(runs / "depict_sa"), "OTHER": str(tmp_path / "other")}
     words = [named.get(word, word) for word in more]
@@ -183,17 +216,17 @@ def test_mistakes_end_with_one_line_and_nothing_written(runs, tmp_path, capsys, 
     assert not (tmp_path / "study").exists()
 
 
-def test_a_folder_with_other_things_is_not_taken(runs, tmp_path):
+def test_a_folder_with_other_files_is_refused(runs, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds other files"):
         study.open_study(tmp_path, [str(runs / "linear")])
 
 
-def test_its_help_is_its_own_and_the_other_studies_mention_it(capsys):
+def test_it_has_its_own_help_which_that_of_the_other_studies_mentions(capsys):
     for words in (["study", "--help"], ["study", "perturbation", "--help"]):
         with pytest.raises(SystemExit) as stopped:
             main(words)
         assert stopped.value.code == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "depict study perturbation --help" in printed
     assert "usage: depict study perturbation" in printed

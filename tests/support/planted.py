@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depict.analysis.base import Result, Analysis, Sample
+from depict.analysis.base import Analysis, Result, Sample
 from depict.decoders.base import Decoder
 
 
@@ -17,7 +17,7 @@ def analyze_tokens(analysis: type[Analysis], decoder: Decoder, *images: Tensor, 
     classes = [f"class {index}" for index in range(decoder.num_classes)]
     config = SimpleNamespace(decoder=SimpleNamespace(name=name))
     model = SimpleNamespace(decoder=decoder.eval(), classes=classes, num_classes=len(classes), config=config)
-    running = analysis(model)
+    running = analysis(model)  # type: ignore[arg-type]
     for Z in images:
         with torch.no_grad():
             trace = decoder.unroll(Z[None], (1, len(Z)))

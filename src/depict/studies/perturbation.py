@@ -136,6 +136,7 @@ def run(study: Study, out: Path, device: str = "cpu") -> str:
     images = {name: open_images(study, folder) for name, folder in folders.items()}  # all errors come before any work
     with lock_run(out):
         write_json(out / FILE, vars(study))
+        table = ""
         for number, (name, folder) in enumerate(folders.items(), 1):
             path = _result_path(out, name)
             if path.exists() and _read_result(path)["weights"] == digests[name]:
@@ -150,8 +151,8 @@ def run(study: Study, out: Path, device: str = "cpu") -> str:
                 "encoder": model.config.encoder.name,
             }
             write_json(path, about | measured)
-            write_results(study, out)
-        return write_results(study, out)
+            table = write_results(study, out)
+        return table or write_results(study, out)
 
 
 def open_images(study: Study, folder: Path) -> Dataset:
