@@ -27,7 +27,7 @@ def spoil(root):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_fault_is_found_and_named(tmp_path, workers):
+def test_every_problem_is_found_and_named(tmp_path, workers):
     files = spoil(tmp_path)
     report = check_dataset(create_dataset("camvid", tmp_path, "train"), workers)
     assert sorted(problem.kind for problem in report.problems) == sorted(files)
@@ -53,7 +53,7 @@ def test_pixels_and_images_are_counted_per_class(tmp_path):
     assert "without a single pixel: pole, road" in str(report)
 
 
-def test_files_left_over_do_not_hinder_training(tmp_path):
+def test_extra_files_do_not_prevent_training(tmp_path):
     save(camvid(tmp_path, [0, 1]) / "trainannot" / "left over.png", stripes([0]))
     report = check_dataset(create_dataset("camvid", tmp_path, "train"))
     assert report.usable
@@ -75,7 +75,7 @@ def test_masks_without_any_label_are_no_training_set(tmp_path):
     assert not check_dataset(create_dataset("camvid", camvid(tmp_path, [11]), "train")).usable
 
 
-def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):
+def test_the_quick_check_accepts_a_good_set_and_names_the_first_problem(tmp_path):
     dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11]), "train")
     quick_check(dataset)
     save(tmp_path / "trainannot" / "0001TP_000002.png", stripes([0], 5, 5))
@@ -83,7 +83,7 @@ def test_the_quick_check_passes_a_sound_set_and_names_the_first_fault(tmp_path):
         quick_check(dataset)
 
 
-def test_the_quick_check_of_a_subset_looks_at_its_own_samples_only(tmp_path):
+def test_the_quick_check_of_a_subset_checks_only_its_own_samples(tmp_path):
     dataset = create_dataset("camvid", camvid(tmp_path, [0, 1, 11], count=8), "train")
     earlier, later = hold_out(dataset, 0.5)
     drawn = random_subset(later, 2, seed=0)

@@ -46,7 +46,7 @@ def test_labels_are_resized_by_taking_the_pixel_below(old, new):
     assert np.array_equal(resized[~short], (places // new)[~short])
 
 
-def test_images_are_resized_bilinearly_between_pixel_centres_without_antialiasing():
+def test_images_are_resized_bilinearly_between_pixel_centers_without_antialiasing():
     image = torch.tensor([[0, 100, 200, 40]], dtype=torch.uint8).expand(3, 1, 4)
     assert resize_image(image, (1, 8))[0, 0].tolist() == [0, 25, 75, 125, 175, 160, 80, 40]
     # Shrunk by 4, only the two middle pixels count: antialiasing would weigh all four.
@@ -59,7 +59,7 @@ def test_images_are_resized_bilinearly_between_pixel_centres_without_antialiasin
         ([0, 0, 0, 0], False),
         ([0, 0, 0, 1], False),  # exactly 75 %
         ([0, 0, 1, 1], True),
-        ([0, 255, 255, 255], False),  # one class beside ignored pixels
+        ([0, 255, 255, 255], False),  # one class and ignored pixels
         ([0, 1, 255, 255], True),
         ([0, 0, 0, 255, 1, 255, 255, 255], False),  # 75 % of the four that count
         ([255, 255], False),
@@ -87,7 +87,7 @@ def test_every_offset_of_a_crop_is_possible_and_no_other():
     assert seen == {(top, left) for top in range(3) for left in range(6)}
 
 
-def test_an_axis_shorter_than_the_crop_stays_whole():
+def test_an_axis_shorter_than_the_crop_is_not_cropped():
     labels = torch.randint(0, 9, (6, 9), dtype=torch.uint8)
     assert {choose_crop(labels, (10, 4), sample_generator(0, 0, i))[0] for i in range(20)} == {0}
     assert choose_crop(labels, (10, 10), sample_generator(0, 0, 0)) == (0, 0)
@@ -122,7 +122,7 @@ def test_the_saturation_is_scaled_up_to_full_and_nothing_else(color, factor):
     assert np.abs(channels.flatten().numpy() - expected).max() <= 0.501
 
 
-def test_colors_are_distorted_in_one_case_of_sixteen_not_at_all():
+def test_one_sample_in_sixteen_keeps_its_colors():
     image = noise(4, 4)
     untouched = sum(torch.equal(distort_colors(image, sample_generator(1, 0, i)), image) for i in range(400))
     assert 14 <= untouched <= 40  # 25 expected, and a hue shift of 0 now and then
@@ -148,7 +148,7 @@ def test_the_hue_turns_by_at_most_thirty_six_degrees():
     assert 31 < max(hues) < 36
 
 
-def test_the_size_factor_is_uniform_between_a_half_and_two():
+def test_the_scale_is_uniform_between_a_half_and_two():
     augmentation = Augmentation(short_edge=40, max_aspect=4, crop=(200, 200), mean=HALF, std=HALF)
     factors = [
         augmentation.vary(noise(), blocks(), sample_generator(0, 0, index))[1].shape[0] / 40 for index in range(200)

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose manners a test can choose."""
+"""A real HTTP server on the loopback interface, with behavior that a test can choose."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass
-class Manners:
+class Server:
     """What the server has and how it behaves; `requests` records the path and Range of every request."""
 
     files: dict[str, bytes]
     ranges: bool = True
     length: bool = True
-    """Whether answers tell their Content-Length; GitHub's archives do not."""
+    """Whether responses have a Content-Length; those of GitHub's archives do not."""
     break_after: list[int] = field(default_factory=list)
-    """For the next answers: close the connection after so many bytes of the body."""
+    """For the next responses: close the connection after this many bytes of the body."""
     refuse: list[int] = field(default_factory=list)
-    """For the next answers: only this status."""
+    """For the next responses: only this status."""
     etag: str | None = '"one"'
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
 
 @contextlib.contextmanager
-def serve(files: dict[str, bytes], **options) -> Iterator[Manners]:
+def serve(files: dict[str, bytes], **options) -> Iterator[Server]:
     """Serve `files` ({name: content}) until the block ends."""
-    manners = Manners(files, **options)
+    state = Server(files, **options)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            manners.requests.append((self.path, wanted))
-            if manners.refuse:
-                self.send_error(manners.refuse.pop(0))
+            byte_range = self.headers.get("Range")
+            state.requests.append((self.path, byte_range))
+            if state.refuse:
+                self.send_error(state.refuse.pop(0))
                 return
-            body = manners.files.get(self.path.strip("/"))
+            body = state.files.get(self.path.strip("/"))
             if body is None:
                 self.send_error(404)
                 return
             total, start = len(body), 0
-            same = self.headers.get("If-Range") in (None, manners.etag)
-            if wanted and manners.ranges and same:
-                start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            same = self.headers.get("If-Range") in (None, state.etag)
+            if byte_range and state.ranges and same:
+                start = int(byte_range.removeprefix("bytes=").rstrip("-"))
                 if start >= total:
                     self.send_response(416)
                     self.send_header("Content-Range", f"bytes */{total}")
@@ -56,12 +56,12 @@ def serve(files: dict[str, bytes], **options) -> Iterator[Manners]:
                 self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
             else:
                 self.send_response(200)
-            if manners.length:
+            if state.length:
                 self.send_header("Content-Length", str(total - start))
-            if manners.etag:
-                self.send_header("ETag", manners.etag)
+            if state.etag:
+                self.send_header("ETag", state.etag)
             self.end_headers()
-            end = start + manners.break_after.pop(0) if manners.break_after else total
+            end = start + state.break_after.pop(0) if state.break_after else total
             self.wfile.write(body[start:end])
             self.wfile.flush()
 
@@ -71,9 +71,9 @@ def serve(files: dict[str, bytes], **options) -> Iterator[Manners]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    manners.url = f"http://127.0.0.1:{server.server_port}"
+    state.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield manners
+        yield state
     finally:
         server.shutdown()
         server.server_close()

@@ -1,4 +1,4 @@
-"""A folder of pictures as they come from strangers: every mode and size, damaged, mis-named, linked."""
+"""A folder of untrusted pictures: every mode and size, damaged, misnamed, linked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = ("photo", "Straße", "写真", "снимок", "a b", "ö.ü", "100%", "
 
 
 def make_mixed(folder: Path, count: int, largest: tuple[int, int], seed: int = 0) -> dict[str, Expected]:
-    """Write `count` files up to `largest` (width, height); gives what is expected of each relative path."""
+    """Write `count` files up to `largest` (width, height); returns what is expected of each relative path."""
     random = np.random.default_rng(seed)
     kinds = GOOD + ODD + GOOD + BAD
     expected: dict[str, Expected] = {}
@@ -125,7 +125,7 @@ def _make_odd(at, kind: str, picture: Image.Image, written: Expected) -> tuple[P
 
 
 def account(folder: Path, out: Path, expected: dict[str, Expected]) -> list[str]:
-    """What the outputs in `out` say otherwise than expected of the files in `folder`."""
+    """How the outputs in `out` differ from what is expected of the files in `folder`."""
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     rows = {Path(row["source"]).relative_to(folder).as_posix(): row for row in summary["pictures"]}
     passed = {Path(path).relative_to(folder).as_posix() for path in summary["ignored"]}
@@ -136,7 +136,7 @@ def account(folder: Path, out: Path, expected: dict[str, Expected]) -> list[str]
         if row["status"] != status:
             wrong.append(f"{name}: {row['status']} instead of {status} ({row.get('error', '')})")
         elif status == "failed" and (name not in row["error"] or "\n" in row["error"]):
-            wrong.append(f"{name}: told as {row['error']}")
+            wrong.append(f"{name}: reported as {row['error']}")
         elif status == "written":
             for kind in ("labels", "overlays"):
                 path = out / kind / f"{row['name']}.png"

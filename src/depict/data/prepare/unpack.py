@@ -106,9 +106,9 @@ def _tar_entries(packed: tarfile.TarFile) -> Iterator[_Entry]:
         yield _Entry(info.name, info.size, info.isdir(), info.isreg(), extract)
 
 
-def _choose(archive: Path, entries: Iterator[_Entry], wanted: list[str], limits: Limits) -> dict[str, list[_Entry]]:
-    """The files in each wanted folder; refuses an archive with unsafe entries, or without one of the folders."""
-    chosen: dict[str, list[_Entry]] = {inside: [] for inside in wanted}
+def _choose(archive: Path, entries: Iterator[_Entry], folders: list[str], limits: Limits) -> dict[str, list[_Entry]]:
+    """The files in each of the folders; refuses an archive with unsafe entries, or without one of the folders."""
+    chosen: dict[str, list[_Entry]] = {inside: [] for inside in folders}
     refused = f"'{archive}' is refused:"
     total, packed_size = 0, archive.stat().st_size
     for count, entry in enumerate(entries, 1):
