@@ -94,6 +94,14 @@ def test_unroll_gets_the_same_input_as_segment(size, short_edge):
     torch.testing.assert_close(model.unroll(image).masks, logits[0], atol=1e-5, rtol=0)
 
 
+def test_an_image_that_is_too_large_is_not_unrolled_but_segmented(monkeypatch):
+    monkeypatch.setattr("depict.inference.sliding.MAX_FULL_IMAGE_PIXELS", 5000)
+    model, image = small(), np.zeros((100, 51, 3), np.uint8)
+    with pytest.raises(UserError, match=r"100 x 51 pixels \(height x width\) is too large to be processed whole"):
+        model.unroll(image)
+    assert model.segment(image).shape == model.layout(100, 51).size == (100, 51)
+
+
 def test_create_model_builds_by_names():
     model = depict.create_model("depict_ca", encoder="vit_tiny_patch16_224", num_classes=4, image_size=64, layers=1)
     assert model.num_classes == 4

@@ -146,15 +146,15 @@ class SegmentationModel(nn.Module):
     def network_input(self, image: ImageLike, layout: Layout | None = None) -> Tensor:
         """The whole image as the network sees it, normalized float32 (3, H, W) on the model's device.
 
-        `layout` gives its size, by default that of `segment`.
+        `layout` gives its size, by default that of `segment`; very large images are then refused.
         """
         pixels = torch.tensor(to_rgb(image)).permute(2, 0, 1)
-        layout = layout or self.layout(pixels.shape[1], pixels.shape[2])
+        layout = layout or self.sliding_window(full_image=True).layout(pixels.shape[1], pixels.shape[2])
         return NetworkInput(pixels, layout, self.mean, self.std, self.device).full()
 
     def layout(self, height: int, width: int) -> Layout:
-        """The sizes of an image of height x width when the model gets it whole."""
-        return self.sliding_window(full_image=True).layout(height, width)
+        """The sizes of an image of height x width on its way to the network."""
+        return self.sliding_window().layout(height, width)
 
 
 def create_model(

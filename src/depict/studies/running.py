@@ -58,6 +58,7 @@ def _evaluate(cell: Cell, out: Path, name: str, validated: Result | None = None)
     about = {
         "data": validation.name,
         "split": validation.split,
+        "weights": "best",
         "protocol": dataclasses.asdict(sliding),
         "processes": 1,
     }
