@@ -28,9 +28,10 @@ from depict.analysis.report import (
     write_report,
     write_sections,
 )
-from depict.analysis.runner import Outcome, choose_analyses, run_analyses
+from depict.analysis.runner import Outcome, Pictures, choose_analyses, run_analyses
 from depict.costs import parameters
 from depict.data import create_dataset
+from depict.segment.inputs import find_inputs
 from support.tiny_model import tiny_model
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -89,9 +90,20 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Two pictures without ground truth."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for index in range(2):
+        Image.linear_gradient("L").resize((60, 44)).rotate(90 * index).save(folder / f"{index}.png")
+    return Pictures(find_inputs([str(folder)], folder / "out")[0])
+
+
+@pytest.mark.parametrize("labeled", [True, False])
 @pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
-def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(decoder):
-    done = run_analyses(tiny_model(decoder), create_dataset("scenes", split="val"), [0, 99], choose_analyses(None))
+def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(pictures, decoder, labeled):
+    images = create_dataset("scenes", split="val") if labeled else pictures
+    done = run_analyses(tiny_model(decoder), images, [0, 1], choose_analyses(None))
     for section in map(present, done.outcomes):
         assert section.error is None
         assert section.title

@@ -48,11 +48,6 @@ class Result:
     """Tensors or a dataclass for `figures/NAME.py` and `text/NAME.py`; not written to disk."""
     skipped: str | None = None
     """Why the analysis does not apply to this decoder or these images; everything else is empty then."""
-    # TRANSITION: until figures/NAME.py and text/NAME.py exist for every analysis.
-    figures: dict[str, Any] = field(default_factory=dict)
-    pictures: dict[str, bytes] = field(default_factory=dict)
-    captions: dict[str, str] = field(default_factory=dict)
-    text: list[str] = field(default_factory=list)
 
 
 class Analysis:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import numpy as np
 
 from depict.analysis.base import Result
-from depict.analysis.runner import ANALYSES, Outcome
+from depict.analysis.runner import Outcome
 from depict.costs import parameters
 from depict.io.files import atomic_path, write_json
 from depict.viz.style import save_figure
@@ -82,10 +82,7 @@ class RunReport:
 def present(outcome: Outcome) -> Section:
     """Draw and word the outcome of an analysis, with `figures/NAME.py` and `text/NAME.py`."""
     started = time.perf_counter()
-    try:
-        text = importlib.import_module(f"depict.analysis.text.{outcome.name}")
-    except ModuleNotFoundError:
-        return _present_unsplit(outcome)
+    text = importlib.import_module(f"depict.analysis.text.{outcome.name}")
     section = Section(outcome.name, text.TITLE, text.ABOUT, error=outcome.error)
     if (result := outcome.result) is not None:
         section.result = result
@@ -98,16 +95,6 @@ def present(outcome: Outcome) -> Section:
             section.captions = {name: text.CAPTIONS[name] for name in section.figures}
             section.pictures = drawing.pictures(result) if hasattr(drawing, "pictures") else {}
     section.seconds = outcome.seconds + time.perf_counter() - started
-    return section
-
-
-def _present_unsplit(outcome: Outcome) -> Section:  # TRANSITION
-    kind = getattr(importlib.import_module(f"depict.analysis.{outcome.name}"), ANALYSES[outcome.name])
-    section = Section(outcome.name, kind.title, kind.about, error=outcome.error, seconds=outcome.seconds)
-    if (result := outcome.result) is not None:
-        section.result, section.figures, section.pictures = result, result.figures, result.pictures
-        section.captions = result.captions
-        section.findings = [result.skipped] if result.skipped else result.text
     return section
 
 

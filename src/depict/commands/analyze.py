@@ -10,6 +10,8 @@ from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, ch
 from depict.errors import UserError
 
 if TYPE_CHECKING:
+    from depict.analysis.base import Analysis
+    from depict.analysis.report import RunReport
     from depict.analysis.runner import Pictures
     from depict.data.dataset import Dataset
     from depict.model import SegmentationModel
@@ -59,10 +61,9 @@ def main(
     import sys
 
     import depict
-    from depict.analysis.report import REPORT, RunReport, describe, present, write_report, write_sections
-    from depict.analysis.runner import choose_analyses, evenly_spaced, run_analyses
+    from depict.analysis.report import REPORT, write_report
+    from depict.analysis.runner import choose_analyses
     from depict.devices import find_device
-    from depict.io.hub import PREFIX
     from depict.runs import stamp
 
     analyses = choose_analyses(only)
@@ -79,16 +80,7 @@ def main(
 
     reports = []
     for run, name, model, source in zip(runs, names, models, sources, strict=True):
-        chosen = evenly_spaced(len(source), images)
-        outcome = run_analyses(model.to(target), source, chosen, analyses, name, progress=True)
-        sections = [present(each) for each in outcome.outcomes]
-        split = getattr(source, "split", None)
-        about = {"run": run, "images": {"data": source.name, "split": split, "seen": len(chosen), "of": len(source)}}
-        write_sections(out / name, about, sections)
-        shown = f"{len(chosen)} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
-        folder = None if run.startswith(PREFIX) else Path(run)
-        facts = describe(model, run, folder, shown)
-        reports.append(RunReport(name, facts, sections, len(chosen), outcome.seconds))
+        reports.append(analyze_run(run, model.to(target), source, images, analyses, out / name))
         model.cpu()
     path = write_report(out, reports, stamp(0))
 
@@ -102,36 +94,60 @@ def main(
     return 1 if failed else 0
 
 
+def analyze_run(
+    run: str,
+    model: SegmentationModel,
+    source: Dataset | Pictures,
+    images: int,
+    analyses: Sequence[type[Analysis]],
+    folder: Path,
+) -> RunReport:
+    """Analyze one run, write its data and figures to `folder`, and return its part of the report."""
+    from depict.analysis.report import RunReport, describe, present, write_sections
+    from depict.analysis.runner import evenly_spaced, run_analyses
+    from depict.io.hub import PREFIX
+
+    indices = evenly_spaced(len(source), images)
+    done = run_analyses(model, source, indices, analyses, folder.name, progress=True)
+    sections = [present(outcome) for outcome in done.outcomes]
+    split = getattr(source, "split", None)
+    about = {"run": run, "images": {"data": source.name, "split": split, "seen": done.images, "of": len(source)}}
+    write_sections(folder, about, sections)
+    shown = f"{done.images} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
+    facts = describe(model, run, None if run.startswith(PREFIX) else Path(run), shown)
+    return RunReport(folder.name, facts, sections, done.images, done.seconds)
+
+
 def short_names(runs: Sequence[str]) -> list[str]:
-    """A folder name for every run: its own, with as many of its parents as tell all of them apart."""
+    """A folder name for every run: its own, preceded by as many parents as make all names distinct."""
     from depict.io.hub import PREFIX
 
     paths = []
     for run in runs:
         hub = run.startswith(PREFIX)
-        whole = Path(run.removeprefix(PREFIX).replace("@", "-")) if hub else Path(run).absolute().resolve()
-        paths.append([part for part in whole.parts if part != whole.anchor])
+        path = Path(run.removeprefix(PREFIX).replace("@", "-")) if hub else Path(run).absolute().resolve()
+        paths.append([part for part in path.parts if part != path.anchor])
     for length in range(1, max(map(len, paths)) + 1):
         names = ["-".join(parts[-length:]) for parts in paths]
-        if len({name.casefold() for name in names}) == len(names):  # one folder on some file systems otherwise
+        if len({name.casefold() for name in names}) == len(names):  # some file systems ignore case
             return names
-    raise UserError(f"a run was named twice: {', '.join(runs)}.")
+    raise UserError(f"a run was given twice: {', '.join(runs)}.")
 
 
 def refuse_mixing(pictures: Path, out: Path, names: Sequence[str]) -> None:
-    """No figure may come to lie among the pictures: the next report would look at it.
+    """Refuse to write figures among the pictures, where the next report would read them.
 
-    A folder for the report within that of the pictures is fine, since it is left out.
+    An output folder inside that of the pictures is fine: it is skipped when pictures are listed.
     """
-    seen = pictures.resolve()
-    if seen == out.resolve() or any(seen.is_relative_to((out / name).resolve()) for name in names):
-        raise UserError(f"--out '{out}' would put figures among the pictures in '{pictures}': give another folder.")
+    source = pictures.resolve()
+    if source == out.resolve() or any(source.is_relative_to((out / name).resolve()) for name in names):
+        raise UserError(f"--out '{out}' would put figures among the pictures in '{pictures}': choose another folder.")
 
 
 def open_images(
     model: SegmentationModel, run: str, data: str | None, root: Path | None, pictures: Path | None, out: Path
 ) -> Dataset | Pictures:
-    """What the pass over a run looks at; never what it left in the folder `out`."""
+    """The images to analyze; never files in the folder `out`."""
     from depict.runs import dataset_of
 
     if pictures is not None:
@@ -139,12 +155,12 @@ def open_images(
         from depict.segment.inputs import find_inputs
 
         if not pictures.is_dir():
-            raise UserError(f"--pictures takes a folder, and '{pictures}' is none.")
+            raise UserError(f"--pictures must be a folder, and '{pictures}' is not one.")
         return Pictures(find_inputs([str(pictures.resolve())], out.resolve())[0])
     dataset = dataset_of(model, data, root)
     if len(dataset.classes) != model.num_classes:
         raise UserError(
             f"'{run}' has {model.num_classes} classes, '{dataset.name}' has {len(dataset.classes)}: "
-            "look at the data set that it was trained for."
+            "give the data set that the run was trained on."
         )
     return dataset
