@@ -26,7 +26,7 @@ def spoil(root):
     return {**files, "duplicate": image[5], "extra": root / "trainannot" / "left over.png"}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_problem_is_found_and_named(tmp_path, workers):
     files = spoil(tmp_path)
     report = check_dataset(create_dataset("camvid", tmp_path, "train"), workers)
