@@ -1,7 +1,7 @@
-"""A model as an ONNX file: the network from normalized images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
+"""Exporting a model to ONNX: the network from normalized images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
 
-The upsampling stays outside, so that memory does not grow with C x H x W; `onnx_predictor.py` renders the answer. No
-file is written before onnxruntime gave the numbers of PyTorch, at other batches and sizes than the traced ones too.
+Upsampling is not part of the graph, so that memory does not grow with C x H x W; `onnx_predictor.py` does it. A file is
+written only if onnxruntime gives PyTorch's numbers, also at other batches and sizes than the traced ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from depict.data.dataset import Subset
 from depict.errors import UserError
+from depict.evaluation import evaluate
 from depict.inference.onnx_predictor import OnnxPredictor, open_session, write_metadata
 from depict.io.files import atomic_path
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-3
 """Largest difference between onnxruntime's and PyTorch's masks that passes."""
-
-
 Shape = tuple[int, int, int, int]
 
 
@@ -48,9 +48,9 @@ class _Masks(nn.Module):
 def export(
     model: SegmentationModel, path: Path, *, dynamic: bool = False, batch: int | None = None
 ) -> dict[Shape, float]:
-    """Write `model` to `path` after comparing; gives the largest difference of the masks by shape of the input.
+    """Write `model` to `path` and compare with PyTorch; returns the largest difference of the masks by input shape.
 
-    Height and width are those of the model's window, or any if `dynamic`; the batch is any, unless it is given.
+    Height and width are those of the model's window, or any if `dynamic`; any batch is allowed, unless it is given.
     """
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}.")
@@ -58,8 +58,7 @@ def export(
     with atomic_path(path) as temporary:
         _write(model, temporary, dynamic, batch)
         differences = {shape: _difference(model, temporary, shape) for shape in _shapes(model, dynamic, batch)}
-        # written so that NaN does not pass
-        if not all(difference <= TOLERANCE for difference in differences.values()):
+        if not all(difference <= TOLERANCE for difference in differences.values()):  # NaN fails too
             raise UserError(
                 f"'{path}' is not written: onnxruntime differs from PyTorch by {max(differences.values()):.2g}, "
                 f"more than {TOLERANCE:g}."
@@ -68,7 +67,7 @@ def export(
 
 
 def quantize(source: Path, path: Path) -> None:
-    """Write `source` to `path` with the weights of matrix products in 8 bits; activations are scaled as they come."""
+    """Write the ONNX file `source` to `path` with 8-bit weights in its matrix products (dynamic quantization)."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with atomic_path(path) as temporary, _quiet():
@@ -76,25 +75,18 @@ def quantize(source: Path, path: Path) -> None:
 
 
 def mean_iou(path: Path, dataset: Dataset, images: int) -> float:
-    """mIoU of an ONNX file over the first `images` of a data set, in 0..1, at each image's own size."""
-    from tqdm import tqdm
-
-    from depict.evaluation import class_iou, confusion_matrix
-
-    predictor = OnnxPredictor(path)
-    classes = len(predictor.classes)
-    confusion = np.zeros((classes, classes), np.int64)
-    for index in tqdm(range(min(images, len(dataset))), desc=path.name, unit="image"):
-        image, truth = dataset.read(index)
-        labels = predictor.labels(image.permute(1, 2, 0).numpy())
-        confusion += confusion_matrix(truth, torch.from_numpy(labels), classes)
-    return float(np.nanmean(class_iou(confusion)))
+    """mIoU of an ONNX file on the first `images` of a data set, in 0..1."""
+    first = Subset(dataset, list(range(min(images, len(dataset)))))
+    return evaluate(OnnxPredictor(path), first, progress=True).miou
 
 
 def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | None) -> None:
-    """Trace at a size that is not the model's own if any size is to work, so that nothing is fixed by chance."""
+    """Trace the model and write the graph with its metadata.
+
+    If any size is to work, it is traced at another size than the model's own, so that none is fixed by accident.
+    """
     try:
-        import onnxscript  # noqa: F401 - what torch.onnx translates with
+        import onnxscript  # noqa: F401 - needed by torch.onnx
     except ImportError as error:
         raise UserError("exporting to ONNX needs more packages: pip install onnx onnxruntime onnxscript.") from error
     height, width = model.image_size
@@ -114,29 +106,30 @@ def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | Non
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        way_out = "leave --dynamic out" if dynamic else "another encoder may work"
-        raise UserError(f"'{model.encoder.name}' cannot be exported as asked: {way_out}.") from error
+        advice = "omit --dynamic" if dynamic else "try another encoder"
+        raise UserError(f"'{model.encoder.name}' cannot be exported with these options: {advice}.") from error
     assert program is not None
     for node in program.model.graph.all_nodes():
-        node.metadata_props.clear()  # lines of source and paths of this machine, in thousands
+        node.metadata_props.clear()  # source lines with paths of this machine
     program.model.metadata_props.update(write_metadata(model))
     program.save(path, external_data=False)
 
 
 def _shapes(model: SegmentationModel, dynamic: bool, batch: int | None) -> list[Shape]:
-    """Inputs to compare at: batch 1 and 3 of the window; if any size is allowed also of wide, tall and odd ones."""
+    """Input shapes to compare at: batch 1 and 3 of the window; if any size is allowed, also wide, tall and odd ones."""
     (height, width), (ph, pw) = model.image_size, model.patch_size
     sizes = [(height, width)]
     if dynamic:
         sizes += [(height + 2 * ph, width), (max(1, height - ph // 2), width + pw + 1), (ph, 2 * pw)]
         rows, columns = math.ceil(height / ph), math.ceil(width / pw)
         if rows % 2 == 0:
-            # As many patches as the model's own grid in another shape: the released models keep their positions there.
+            # The model's own number of patches in another shape: released models do not resize their positions there.
             sizes.append((rows // 2 * ph, 2 * columns * pw))
     return [(count, 3, *size) for size in sizes for count in ((1, 3) if batch is None else (batch,))]
 
 
 def _difference(model: SegmentationModel, path: Path, shape: Shape) -> float:
+    """The largest difference between onnxruntime's and PyTorch's masks of random images."""
     images = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
     with torch.inference_mode():
         expected = model.masks(images)
@@ -148,7 +141,7 @@ def _difference(model: SegmentationModel, path: Path, shape: Shape) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn about matters that the comparison settles."""
+    """Silence the warnings of exporters: whether the file is right is checked afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
