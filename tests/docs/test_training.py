@@ -1,4 +1,4 @@
-"""The commands of docs/training.md run, with fewer images and steps; those that cannot are at least understood."""
+"""The commands of docs/training.md run, with fewer images and steps; those that cannot run are at least parsed."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def is_training(words):
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory):
-    """What the guide supposes: a folder `photos`, and weights of a ViT-T in timm's names."""
+    """What the guide assumes: a folder `photos`, and weights of a ViT-T with timm's names."""
     root = tmp_path_factory.mktemp("material")
     for part in ("images", "masks"):
         (root / "photos" / part).mkdir(parents=True)
@@ -60,7 +60,7 @@ def material(tmp_path_factory):
 
 @pytest.fixture
 def folder(material, tmp_path, monkeypatch):
-    """A working folder with that material, few scenes, and the caches of nobody else."""
+    """A working folder with that material, few scenes, and a cache of its own."""
     for name in ("photos", "weights.safetensors"):
         (tmp_path / name).symlink_to(material / name)
     monkeypatch.chdir(tmp_path)
@@ -81,6 +81,7 @@ def run(words):
     return subprocess.run(words, timeout=300).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", [name for name in SECTIONS if "```bash" in SECTIONS[name]])
 def test_the_commands_of_a_section_run_one_after_the_other(section, folder):
     for marker, text, language, content in blocks(section):
@@ -93,7 +94,7 @@ def test_the_commands_of_a_section_run_one_after_the_other(section, folder):
                     assert (folder / words[words.index("--out") + 1] / "model.safetensors").exists()
 
 
-def test_the_settings_of_commands_that_are_not_run_are_understood(monkeypatch):
+def test_the_settings_of_commands_that_are_not_run_are_parsed(monkeypatch):
     seen = []
     monkeypatch.setattr(training, "train", lambda config, out: seen.append((config.data.name, str(out))))
     for section in SECTIONS:
@@ -106,8 +107,9 @@ def test_the_settings_of_commands_that_are_not_run_are_understood(monkeypatch):
     assert len(seen) == 5
 
 
+@pytest.mark.slow
 def test_the_line_for_two_machines_joins_two_launchers(folder):
-    contents = (content for _, _, _, content in blocks("Many GPUs, many machines"))
+    contents = (content for _, _, _, content in blocks("Several GPUs and machines"))
     (line,) = (words for content in contents for words in commands(content) if "node1:29500" in words)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -126,7 +128,7 @@ def test_the_line_for_two_machines_joins_two_launchers(folder):
     assert {line["processes"] for line in read_metrics(folder / "runs" / "two")} == {2}
 
 
-def test_links_within_the_guide_lead_to_a_heading():
+def test_links_within_the_guide_lead_to_headings():
     headings = {re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in SECTIONS}
     links = set(re.findall(r"\]\(#([^)]*)\)", GUIDE))
     assert links <= headings
