@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,3 +197,11 @@ def test_analyses_run_in_the_order_of_the_report():
 def test_an_unknown_or_empty_list_of_analyses_is_refused(only, message):
     with pytest.raises(UserError, match=message):
         choose_analyses(only)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_a_module_that_measures_neither_draws_nor_words(name):
+    source = Path(importlib.util.find_spec(f"depict.analysis.{name}").origin).read_text()
+    imported = re.findall(r"^\s*(?:from|import) (\S+)", source, re.MULTILINE)
+    forbidden = ("matplotlib", "depict.viz.style", "depict.analysis.figures", "depict.analysis.text")
+    assert not [module for module in imported if module.startswith(forbidden)]

@@ -1,1 +1,1 @@
-"""See inside a trained model: one file per question, one pass over the images, one report."""
+"""What a trained model does inside: one measure per file, figures and text apart, one pass for all, one report."""
