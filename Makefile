@@ -27,7 +27,7 @@ lint: .venv/ready
 
 # Pinned versions by name only; the stamp file makes the second call free.
 .venv/ready: requirements/dev.txt requirements/uv.txt pyproject.toml
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'depict needs Python 3.11 or newer: make PYTHON=python3.11')"
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11, 4) and 'depict needs Python 3.11.4 or newer: make PYTHON=python3.12')"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/uv.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode -r requirements/dev.txt
