@@ -1,4 +1,4 @@
-"""Two processes of `depict` that work together, as torchrun starts them."""
+"""`depict` in two processes, started by torchrun."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ import sys
 
 
 def torchrun(*words, **options):
-    """Run `depict WORDS` in two processes that meet on loopback, whatever this machine's name resolves to."""
+    """Run `depict WORDS` in two processes that connect over the loopback interface."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 _BLOCKS = r"blocks\.(\d+)\."
 
-# (official, ours); the first pattern that matches a whole name renames it. Segmenter's block i is our sub-blocks 2i
+# (official, ours); the first pattern that matches the full name applies. Segmenter's block i is our sub-blocks 2i
 # (attention) and 2i + 1 (feed-forward).
 _RENAMES = [
     (r"cls_emb", lambda m: "class_embeddings"),
