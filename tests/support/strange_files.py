@@ -1,4 +1,4 @@
-"""A folder of untrusted pictures: every mode and size, damaged, misnamed, linked."""
+"""Pictures of every mode and size, damaged, misnamed and linked, as users have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 
 class Expected(NamedTuple):
-    """What must become of a file: `written` with a label map of this size, `failed`, or `passed` over."""
+    """The expected result of a file: `written` with a label map of this size, `failed` or `ignored`."""
 
     status: str
     size: tuple[int, int] | None = None
@@ -93,7 +93,7 @@ def _make_odd(at, kind: str, picture: Image.Image, written: Expected) -> tuple[P
         ending = "" if kind == "no ending" else ending
         at(ending).write_bytes(_encoded(picture, format))
         # A name such as that of the second word has an ending of its own, but no picture's.
-        return at(ending), Expected("passed") if kind in ("png as txt", "no ending") else written
+        return at(ending), Expected("ignored") if kind in ("png as txt", "no ending") else written
     if kind == "link":
         target = at(".png").parent / f".{at('').name}"
         target.write_bytes(_encoded(picture, "png"))
@@ -128,11 +128,11 @@ def account(folder: Path, out: Path, expected: dict[str, Expected]) -> list[str]
     """How the outputs in `out` differ from what is expected of the files in `folder`."""
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     rows = {Path(row["source"]).relative_to(folder).as_posix(): row for row in summary["pictures"]}
-    passed = {Path(path).relative_to(folder).as_posix() for path in summary["ignored"]}
-    wrong = [f"{name}: not expected" for name in (*rows, *passed) if name not in expected]
+    ignored = {Path(path).relative_to(folder).as_posix() for path in summary["ignored"]}
+    wrong = [f"{name}: not expected" for name in (*rows, *ignored) if name not in expected]
     labels = set()
     for name, (status, size) in expected.items():
-        row = rows.get(name, {"status": "passed" if name in passed else "missing"})
+        row = rows.get(name, {"status": "ignored" if name in ignored else "missing"})
         if row["status"] != status:
             wrong.append(f"{name}: {row['status']} instead of {status} ({row.get('error', '')})")
         elif status == "failed" and (name not in row["error"] or "\n" in row["error"]):

@@ -129,7 +129,7 @@ def _frames(video: Input, index: int, rank: int, world: int) -> Iterator[_Job]:
     try:
         for number, image in video_frames(video.path, rank, world):
             pixels = image.shape[0] * image.shape[1]
-            yield _Job(f"{video.name}/{number:06d}", source, (index, number), pixels, lambda image=image: image)
+            yield _Job(f"{video.name}/{number:06d}", source, (index, number), pixels, partial(np.asarray, image))
     except UserError as error:
         if rank == 0:
             yield _Job(f"{video.name}/{number + 1:06d}", source, (index, number + 1), error=str(error))
@@ -198,7 +198,7 @@ def _bands(predictor: Predictor, image: np.ndarray) -> Iterator[tuple[int, int, 
 
 @contextlib.contextmanager
 def _prediction_errors() -> Iterator[None]:
-    """Tell the predictor's errors from those of writing."""
+    """Raise the errors of the predictor as `PredictionError`, unlike those of writing."""
     try:
         yield
     except UserError as error:

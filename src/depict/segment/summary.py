@@ -1,4 +1,4 @@
-"""summary.json of an output folder: how its outputs were made, and what became of each picture."""
+"""summary.json of an output folder: how its outputs were made, and the result for each picture."""
 
 from __future__ import annotations
 
