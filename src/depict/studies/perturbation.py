@@ -40,6 +40,7 @@ from depict.io.files import atomic_path, write_json
 from depict.io.hub import PREFIX, local_run
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
+from depict.studies.tables import markdown_table
 from depict.viz.style import figure_style, save_figure
 
 FILE = "perturbation.json"
@@ -209,22 +210,15 @@ def results_table(study: Study, results: dict[str, RunResult]) -> str:
         "# Study: perturbation",
         f"Data {study.data}, {images or 'no'} validation images, single-scale windows; seeds {_text(study.seeds)}. "
         f"{len(results)} of {len(study.runs)} runs finished. mIoU in %, mean ± standard deviation over the seeds.",
-        _markdown(["run", "decoder", *columns], transformed, text_columns=2),
+        markdown_table(["run", "decoder", *columns], transformed),
     ]
     for reading in READINGS:
         noisy = [
             [name, *(_cell(find_row(result["rows"], NOISE, reading, sigma)) for sigma in study.sigmas)]
             for name, result in results.items()
         ]
-        parts.append(_markdown([f"noise, sigma as {reading}", *(f"{s:g}" for s in study.sigmas)], noisy))
+        parts.append(markdown_table([f"noise, sigma as {reading}", *(f"{s:g}" for s in study.sigmas)], noisy))
     return "\n\n".join([*parts, METHOD, PAPER]) + "\n"
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
-    """A table whose first columns are text, the others numbers."""
-    rule = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
-    header_line, *lines = ("| " + " | ".join(cells) + " |" for cells in (header, *rows))
-    return "\n".join([header_line, rule, *lines])
 
 
 def _named(known: dict[str, str], runs: Sequence[str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ def results_text(study: Study, lines: list[Line], planned: int, missing: int) ->
     for group in dict.fromkeys(line["group"] for line in lines):
         parts.append(f"## {group[:1].upper() + group[1:]}" if study.name == "ablation" else f"## {group}")
         head = ["images" if study.name == "subset" else "decoder", *COLUMNS]
-        parts.append(_table(head, [_cells(line) for line in lines if line["group"] == group]))
+        parts.append(markdown_table(head, [_cells(line) for line in lines if line["group"] == group]))
     parts.append(EXPLANATION)
     if any(line["paper"] for line in lines):
         parts.append(PAPER_EXPLANATION)
@@ -85,14 +85,14 @@ def _cells(line: Line) -> list[str]:
 def _class_table(lines: list[Line], with_group: bool) -> str:
     names = [f"{line['group']} {line['label']}" if with_group else line["label"] for line in lines]
     rows = [[name, *(_percent(line["classes"].get(name)) for line in lines)] for name in lines[0]["classes"]]
-    return _table(["IoU % of the best seed", *names], rows)
+    return markdown_table(["IoU % of the best seed", *names], rows)
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, all columns but the first right-aligned."""
     first, *others = ("| " + " | ".join(cells) + " |" for cells in (head, *rows))
     return "\n".join([first, "|---|" + "---:|" * (len(head) - 1), *others])
