@@ -1,7 +1,8 @@
 """A run on disk: a folder with config.yaml, weights, metrics, and the state that a training resumes from.
 
-`save` writes a model as a run and `load` reads it back. A training locks its folder, writes its metrics and its state
-there, and compares its settings with those of the folder before it resumes. Files are replaced atomically.
+`save` writes a model as a run and `load` reads it back. A training locks its folder, writes its
+metrics and its state there, and compares its settings with those of the folder before it resumes.
+Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -246,7 +247,8 @@ def save_state(folder: Path, values: dict[str, Any]) -> None:
             with temporary.open("wb") as file:
                 torch.save(values, file)
         except RuntimeError as error:
-            # torch hides the system's error (such as no space) behind one of its own; report the system's.
+            # torch hides the system's error (such as no space) behind one of its own; report the
+            # system's.
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 

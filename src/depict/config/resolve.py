@@ -15,9 +15,10 @@ from depict.decoders import decoder_options
 from depict.errors import UserError
 
 FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
-"""A norm over C classes keeps logits below sqrt(C - 1), which is little for cross-entropy if C is small. On a frozen
-encoder a gain of 4 then helps DEPICT-CA and Segmenter and hardly changes DEPICT-SA; with a trained encoder it hurt
-DEPICT-SA (docs/results.md). Measured with 8 and 11 classes; 16 is a guess."""
+"""A norm over C classes keeps logits below sqrt(C - 1), which is little for cross-entropy if C is
+small. On a frozen encoder a gain of 4 then helps DEPICT-CA and Segmenter and hardly changes
+DEPICT-SA; with a trained encoder it hurt DEPICT-SA (docs/results.md). Measured with 8 and 11
+classes; 16 is a guess."""
 ADAMW_RATE = 2e-4
 FROZEN_RATE, FROZEN_RATES = 1e-3, {"linear": 1e-2, "depict_ca": 3e-3}
 """AdamW's rate on a frozen encoder, and that of decoders which learn clearly better with another (docs/results.md)."""

@@ -32,8 +32,9 @@ class Batch(NamedTuple):
 class Schedule:
     """The order of images in a training, a function of (seed, epoch, step, rank): resume and sharding in one.
 
-    Iterating yields, for every step from `start` on, the list of (epoch, index) that `rank` works on. The shares of
-    all ranks together are the step's batch, for any number of ranks; an epoch's last batch may be smaller.
+    Iterating yields, for every step from `start` on, the list of (epoch, index) that `rank` works
+    on. The shares of all ranks together are the step's batch, for any number of ranks; an epoch's
+    last batch may be smaller.
     """
 
     images: int
@@ -75,7 +76,8 @@ def training_batches(
 ) -> Iterator[Batch]:
     """Every batch of `schedule`, augmented by `workers` processes (0: by this one) a few batches ahead.
 
-    The batches do not depend on the number of workers. A file that cannot be read raises its `UserError` here.
+    The batches do not depend on the number of workers. A file that cannot be read raises its
+    `UserError` here.
     """
     loader = DataLoader(
         _Examples(dataset, augmentation, schedule.seed),

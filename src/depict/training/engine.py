@@ -21,8 +21,8 @@ from depict.errors import UserError
 def running_engine(settings: TrainConfig, out: Path) -> Iterator[Accelerator]:
     """Accelerate with the device, precision and tracker of the settings; shut down afterwards."""
     accelerator = start_engine(settings, out)
-    # Confident attention has probabilities below 1e-38 (denormals), on which a CPU is slow: the backward pass took 8
-    # times as long. They count as 0 in this thread and those that it starts.
+    # Confident attention has probabilities below 1e-38 (denormals), on which a CPU is slow: the
+    # backward pass took 8 times as long. They count as 0 in this thread and those that it starts.
     torch.set_flush_denormal(True)
     try:
         yield accelerator

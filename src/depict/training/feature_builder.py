@@ -1,8 +1,8 @@
 """Building caches of features: run a frozen encoder once per image and mirror image.
 
-A cache's name is a hash of everything it depends on, so other weights, images or sizes make another cache. It is built
-in a temporary folder and appears by one rename. A killed process leaves nothing that could be read as a cache; one that
-is damaged later is noticed and built again.
+A cache's name is a hash of everything it depends on, so other weights, images or sizes make another
+cache. It is built in a temporary folder and appears by one rename. A killed process leaves nothing
+that could be read as a cache; one that is damaged later is noticed and built again.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def open_cache(
 ) -> FeatureCache:
     """The features of `dataset` from the encoder of `model`, read from `folder` or built there first.
 
-    `folder` holds many caches (default: `default_folder`). For a subset, the cache of its full data set is used if it
-    exists. Among several processes, one builds, `batch` images and their mirror images at a time; the others wait.
+    `folder` holds many caches (default: `default_folder`). For a subset, the cache of its full data
+    set is used if it exists. Among several processes, one builds, `batch` images and their mirror
+    images at a time; the others wait.
     """
     parent = default_folder() if folder is None else Path(folder)
     cache = _find(model, dataset, parent)
@@ -149,7 +150,8 @@ def _description(model: SegmentationModel, dataset: Dataset) -> dict[str, Any]:
 def _write_arrays(model: SegmentationModel, dataset: Dataset, folder: Path, batch: int, progress: bool) -> None:
     """Write the arrays of a cache, one image after the other.
 
-    Not through a memory map: there a full disk is a signal that kills the process, here it is an OSError.
+    Not through a memory map: there a full disk is a signal that kills the process, here it is an
+    OSError.
     """
     images = len(dataset)
     with contextlib.ExitStack() as stack:

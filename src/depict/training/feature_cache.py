@@ -1,8 +1,8 @@
 """Reading cached features of a frozen encoder: training batches without running the encoder.
 
-A cache is a folder of plain .npy files, one row per image: the tokens of the image and of its mirror image, the labels,
-and the size. Every image is fitted whole into the model's window, keeping its aspect ratio, and padded with zeros on
-the right and bottom. `feature_builder.py` builds caches.
+A cache is a folder of plain .npy files, one row per image: the tokens of the image and of its
+mirror image, the labels, and the size. Every image is fitted whole into the model's window, keeping
+its aspect ratio, and padded with zeros on the right and bottom. `feature_builder.py` builds caches.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def feature_batches(
 ) -> Iterator[FeatureBatch]:
     """Every batch of `schedule`. The view of a sample depends on (seed, epoch, index) alone.
 
-    `flip`: mirror half of the samples. `crop`: take a random part of each, this share of its height and width.
+    `flip`: mirror half of the samples. `crop`: take a random part of each, this share of its height
+    and width.
     """
     if schedule.images != len(cache):
         raise UserError(f"a schedule of {schedule.images} images does not fit the {len(cache)} of '{cache.folder}'.")
@@ -129,7 +130,8 @@ def read_cache(folder: Path, model: SegmentationModel, images: int) -> FeatureCa
         tensors = {}
         for name, (dtype, shape) in cache_arrays(model, images).items():
             path = folder / f"{name}.npy"
-            # "c", copy on write: torch wants writable memory, and nothing that is written there reaches the file.
+            # "c", copy on write: torch wants writable memory, and nothing that is written there
+            # reaches the file.
             array = np.lib.format.open_memmap(path, mode="c")
             if [dtype, list(shape)] != written[name] or (array.dtype.name, array.shape) != (dtype, shape):
                 return None

@@ -1,8 +1,9 @@
 """The training loop, on one device, on several, or on several machines through Accelerate.
 
-Everything random is a function of (seed, iteration). So a training that was killed resumes from its last saved state
-and ends with the same weights. The cross-entropy is normalized by the valid pixels of the whole step and does not
-depend on how a step is divided among processes or pieces; Dice and Lovász are computed piece by piece and do.
+Everything random is a function of (seed, iteration). So a training that was killed resumes from its
+last saved state and ends with the same weights. The cross-entropy is normalized by the valid pixels
+of the whole step and does not depend on how a step is divided among processes or pieces; Dice and
+Lovász are computed piece by piece and do.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ EXTRA_LOSSES = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}
 def train(config: Config, out: Path) -> Result | None:
     """Train into the run folder `out`, or resume there.
 
-    Returns the validation of the kept model, which is the best one. None if the run was finished before, or if the
-    model is sharded: then nothing is validated.
+    Returns the validation of the kept model, which is the best one. None if the run was finished
+    before, or if the model is sharded: then nothing is validated.
     """
     experiment = resolve(config)
     with running_engine(experiment.config.train, out) as accelerator:
@@ -96,9 +97,10 @@ class Trainer:
     def run(self) -> Result | None:
         """Train to the end; returns the validation of the kept model."""
         self.progress = self.checkpoint.restore()
-        best, at = 100 * self.progress.best_score, self.progress.best_iteration
         if self.progress.iteration >= self.total:
-            say(self.accelerator, f"'{self.out}' is finished: best mIoU {best:.2f} % at step {at}.")
+            best, at = 100 * self.progress.best_score, self.progress.best_iteration
+            score = "not validated" if self.sharded else f"best mIoU {best:.2f} % at step {at}"
+            say(self.accelerator, f"'{self.out}' is finished: {score}.")
             return None
         if self.main:
             save_config(self.model, self.out)
@@ -162,7 +164,8 @@ class Trainer:
 
     def _step(self, batch: Batch | FeatureBatch, rate: float) -> float:
         """One optimization step on this process's share of a batch; returns the loss of the whole batch."""
-        # Dropout and drop-path draw from a generator that depends on the step alone, so there is none to restore.
+        # Dropout and drop-path draw from a generator that depends on the step alone, so there is
+        # none to restore.
         source = np.random.SeedSequence((self.config.seed, self.accelerator.process_index, self.progress.iteration))
         torch.manual_seed(int(source.generate_state(1, np.uint64)[0]))
         set_rate(self.optimizer, rate)
@@ -175,7 +178,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         if self.average:
             self.average.update(self.model)
-        # A finite loss may still give an infinite update. Found here, it is neither saved nor blamed on the next batch.
+        # A finite loss may still give an infinite update. Found here, it is neither saved nor
+        # blamed on the next batch.
         averaged = self.average.module.state_dict().values() if self.average else ()
         if global_sum(self.accelerator, not all_finite(self.checkpoint.optimizer, averaged)):
             self._give_up(batch, "the weights became inf or nan")
@@ -204,7 +208,7 @@ class Trainer:
                 if self.extra_loss:
                     loss = loss + self.extra_loss(masks, targets, self.model.patch_size) * (len(part) / all_images)
                 total += loss.detach()
-                # Processes average their gradients; times their number, that is the sum that we need.
+                # Processes average their gradients; times their number, that is the sum.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
         return float(total)
 

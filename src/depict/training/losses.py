@@ -1,9 +1,10 @@
 """Losses on bilinearly upsampled logits that never hold the upsampled volume (B, C, H, W) or its gradient.
 
-Training compares low-resolution masks (B, C, h, w), upsampled to the padded input and cropped, with labels (B, H, W).
-With many classes that volume needs more memory than the rest of the step. Here it is computed in bands of rows
-(`inference/resample.py`), and its gradient in the same pass: only the gradient of the low-resolution masks is kept for
-the backward pass. Values and gradients equal those of the direct computation, to rounding.
+Training compares low-resolution masks (B, C, h, w), upsampled to the padded input and cropped, with
+labels (B, H, W). With many classes that volume needs more memory than the rest of the step. Here it
+is computed in bands of rows (`inference/resample.py`), and its gradient in the same pass: only the
+gradient of the low-resolution masks is kept for the backward pass. Values and gradients equal those
+of the direct computation, to rounding.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Sum of the (weighted) cross-entropy over valid pixels, and the sum of their weights (without weights: count).
 
-    masks (B, C, h, w) cover the labels (B, H, W) padded to a multiple of the patch; 255 is ignored; weight (C,).
-    total / count is F.cross_entropy of the upsampled masks; over several processes, divide by the global count.
+    masks (B, C, h, w) cover the labels (B, H, W) padded to a multiple of the patch; 255 is ignored;
+    weight (C,). total / count is F.cross_entropy of the upsampled masks; over several processes,
+    divide by the global count.
     """
     volume = _Volume(masks, labels, patch_size)
     with _exactly(masks):
@@ -57,7 +59,8 @@ def cross_entropy(
 def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Soft Dice loss over the batch: the mean, over the classes in the labels, of 1 - 2 sum(p y) / sum(p + y).
 
-    p are the probabilities, y the one-hot labels, sums over the batch's valid pixels. Arguments as for cross_entropy.
+    p are the probabilities, y the one-hot labels, sums over the batch's valid pixels. Arguments as
+    for cross_entropy.
     """
     volume = _Volume(masks, labels, patch_size)
     with _exactly(masks):
@@ -70,7 +73,8 @@ def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
         size = size.clamp(min=1)  # so that an absent class does not divide by 0
         share = present / present.sum().clamp(min=1)
         total = (share * (1 - 2 * hit / size)).sum()
-        # The loss is linear in p but for the sizes: its slope is `own` at a pixel of the class, plus one everywhere.
+        # The loss is linear in p but for the sizes: its slope is `own` at a pixel of the class,
+        # plus one everywhere.
         own, everywhere = -2 * share / size, 2 * share * hit / size**2
         for _, logits, targets, valid in volume.bands(keep_gradient=True) if volume.gradient is not None else ():
             softmax = logits.softmax(2).mul_(valid)
@@ -84,7 +88,8 @@ def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
 def lovasz(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
-    Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any number of classes.
+    Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any
+    number of classes.
     """
     volume = _Volume(masks, labels, patch_size)
     with _exactly(masks):
@@ -171,8 +176,9 @@ class _Volume:
     def bands(self, keep_gradient: bool = False) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor, Tensor]]:
         """Bands of r rows from top to bottom, for one group of b images after the other.
 
-        Yields (images, rows), logits (r, b, C, W), targets (r, b, 1, W) with 0 for ignored pixels, and where they are
-        valid. With `keep_gradient`, the values that the caller leaves in the logits are taken as their gradient.
+        Yields (images, rows), logits (r, b, C, W), targets (r, b, 1, W) with 0 for ignored pixels,
+        and where they are valid. With `keep_gradient`, the values that the caller leaves in the
+        logits are taken as their gradient.
         """
         keep = keep_gradient and self.gradient is not None
         for first, last in bands(len(self.masks), self.group):

@@ -37,7 +37,8 @@ def create_optimizer(network: nn.Module, train: TrainConfig, lr: float) -> torch
 def parameter_groups(network: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
     """Trained parameters grouped by weight decay and by `lr_scale`, layer_decay ** (blocks above the parameter).
 
-    Not timm's `param_groups_layer_decay`: it gives the last block the full rate, ours leaves that to the decoder.
+    Not timm's `param_groups_layer_decay`: it gives the last block the full rate, ours leaves that
+    to the decoder.
     """
     depth = 1 + max((_block(name) for name, _ in network.named_parameters()), default=0)
     groups: dict[tuple[float, float], dict[str, Any]] = {}
@@ -75,5 +76,5 @@ def all_finite(optimizer: torch.optim.Optimizer, more: Iterable[Tensor] = ()) ->
     kept += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     kept += [value for value in more if value.is_floating_point()]
     kept = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in kept]
-    # The norm is the fastest test, but its squares overflow before the weights do: only then look at each.
+    # The norm is the fastest test, but its squares overflow before the weights do.
     return bool(nn.utils.get_total_norm(kept).isfinite()) or all(bool(tensor.isfinite().all()) for tensor in kept)

@@ -15,8 +15,8 @@ class InterruptedTraining(KeyboardInterrupt):
 class StopSignals:
     """Ctrl-C and SIGTERM set `requested`, for the loop to stop after the current step; a second Ctrl-C stops at once.
 
-    A context manager that restores the former handlers. Outside the main thread, which Python does not deliver signals
-    to, it does nothing.
+    A context manager that restores the former handlers. Only the main thread may set handlers; in
+    other threads it does nothing.
     """
 
     def __init__(self) -> None:
