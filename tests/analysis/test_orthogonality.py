@@ -26,21 +26,21 @@ seeds = st.integers(0, 1000)
 
 
 def test_orthonormal_rows_have_distance_0():
-    found = row_measures(orthonormal(5, 9))
-    assert found["mean_abs_cosine"] == pytest.approx(0, abs=1e-12)
-    assert found["distance"] == pytest.approx(0, abs=1e-12)
-    assert found["norm_spread"] == pytest.approx(0, abs=1e-12)
-    assert found["mean_norm"] == pytest.approx(1)
-    assert found["effective_rank"] == pytest.approx(5)
+    measures = row_measures(orthonormal(5, 9))
+    assert measures["mean_abs_cosine"] == pytest.approx(0, abs=1e-12)
+    assert measures["distance"] == pytest.approx(0, abs=1e-12)
+    assert measures["norm_spread"] == pytest.approx(0, abs=1e-12)
+    assert measures["mean_norm"] == pytest.approx(1)
+    assert measures["effective_rank"] == pytest.approx(5)
 
 
 def test_rows_worked_out_by_hand():
     rows = torch.tensor([[1.0, 0.0], [1.5, 1.5 * math.sqrt(3)]])  # 60 degrees apart, norms 1 and 3
-    found = row_measures(rows)
-    assert found["mean_abs_cosine"] == pytest.approx(0.5)
-    assert (found["mean_norm"], found["norm_spread"]) == pytest.approx((2, 0.5))
-    assert found["distance"] == pytest.approx(math.sqrt((0 + 8**2 + 2 * 1.5**2) / 2))  # Gram [[1, 1.5], [1.5, 9]]
-    assert found["unit_distance"] == pytest.approx(0.5)
+    measures = row_measures(rows)
+    assert measures["mean_abs_cosine"] == pytest.approx(0.5)
+    assert (measures["mean_norm"], measures["norm_spread"]) == pytest.approx((2, 0.5))
+    assert measures["distance"] == pytest.approx(math.sqrt((0 + 8**2 + 2 * 1.5**2) / 2))  # Gram [[1, 1.5], [1.5, 9]]
+    assert measures["unit_distance"] == pytest.approx(0.5)
 
 
 def test_a_single_row_has_nothing_to_be_orthogonal_to():
@@ -109,12 +109,12 @@ def test_random_subspaces_of_the_whole_space_have_no_angle():
 def test_overlap_is_one_for_equal_heads_and_zero_for_orthogonal_ones():
     e = torch.eye(6, dtype=torch.float64)
     layers = {"mssa 1": torch.stack([e[:2], e[2:4]]), "mssa 2": torch.stack([3 * e[:2], e[4:]])}
-    found = {(row["layer"], row["head"], row["other_layer"], row["other_head"]): row for row in head_angles(layers)}
-    assert len(found) == 6
-    assert found["mssa 1", 1, "mssa 2", 1]["overlap"] == pytest.approx(1)
-    assert found["mssa 1", 1, "mssa 1", 2]["overlap"] == pytest.approx(0)
-    assert found["mssa 1", 2, "mssa 2", 2]["mean"] == pytest.approx(90)
-    assert found["mssa 1", 2, "mssa 2", 2]["random_overlap"] == pytest.approx(2 / 6)
+    angles = {(row["layer"], row["head"], row["other_layer"], row["other_head"]): row for row in head_angles(layers)}
+    assert len(angles) == 6
+    assert angles["mssa 1", 1, "mssa 2", 1]["overlap"] == pytest.approx(1)
+    assert angles["mssa 1", 1, "mssa 1", 2]["overlap"] == pytest.approx(0)
+    assert angles["mssa 1", 2, "mssa 2", 2]["mean"] == pytest.approx(90)
+    assert angles["mssa 1", 2, "mssa 2", 2]["random_overlap"] == pytest.approx(2 / 6)
 
 
 def test_a_decoder_with_orthonormal_bases_is_reported_as_such():

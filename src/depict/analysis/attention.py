@@ -131,7 +131,7 @@ def _decoder_attention(
     if not steps:
         raise UserError(f"the decoder '{model.config.decoder.name}' has no attention; try --part encoder.")
     patches = math.prod(view.grid)
-    found = []
+    layers = []
     for index in _selected("layer", layer, len(steps)):
         step = steps[index]
         assert step.attention is not None
@@ -143,8 +143,8 @@ def _decoder_attention(
                 continue
             queries, flag = ("class", "--class NAME") if cross else ("patch", "--at X,Y")
             raise UserError(f"layer {layer} of the decoder ({step.operator}) has {queries} queries only: give {flag}.")
-        found.append((index + 1, step.operator, attention[:, row, :patches]))
-    return found
+        layers.append((index + 1, step.operator, attention[:, row, :patches]))
+    return layers
 
 
 def _encoder_attention(
@@ -160,10 +160,10 @@ def _encoder_attention(
     modules = {index: vit.blocks[index].attn for index in _selected("layer", layer, len(vit.blocks))}
     if not all(hasattr(module, "attn_drop") and hasattr(module, "fused_attn") for module in modules.values()):
         raise UserError(f"the attention of the encoder '{model.encoder.name}' cannot be read; try --part decoder.")
-    found: list[LayerAttention] = []
+    layers: list[LayerAttention] = []
 
     def keep(index: int) -> Callable[[Any, tuple[Tensor, ...], Tensor], None]:
-        return lambda _module, inputs, _output: found.append((index + 1, "block", inputs[0][0, :, row, prefix:]))
+        return lambda _module, inputs, _output: layers.append((index + 1, "block", inputs[0][0, :, row, prefix:]))
 
     fused = {index: module.fused_attn for index, module in modules.items()}
     hooks = [module.attn_drop.register_forward_hook(keep(index)) for index, module in modules.items()]
@@ -176,7 +176,7 @@ def _encoder_attention(
             module.fused_attn = fused[index]
         for hook in hooks:
             hook.remove()
-    return found
+    return layers
 
 
 def _selected(what: str, number: int | None, count: int) -> Sequence[int]:

@@ -38,11 +38,11 @@ class Contingency:
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, truth: Labels, found: Labels) -> Contingency:
+    def of(cls, truth: Labels, labels: Labels) -> Contingency:
         """Count two partitions (h, w) of the same patches."""
         valid = truth != IGNORE
         classes, rows = np.unique(truth[valid], return_inverse=True)
-        parts, columns = np.unique(found[valid], return_inverse=True)
+        parts, columns = np.unique(labels[valid], return_inverse=True)
         counts = np.bincount(rows * len(parts) + columns, minlength=len(classes) * len(parts))
         return cls(classes, parts, counts.reshape(len(classes), len(parts)))
 

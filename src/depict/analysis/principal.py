@@ -66,15 +66,15 @@ def stages(trace: Trace) -> dict[str, Floats]:
 
     The last one is the paper's Z_L1. MSCA steps move Q only.
     """
-    found: dict[str, Tensor | None] = {"Z0": trace.tokens}
+    embeddings: dict[str, Tensor | None] = {"Z0": trace.tokens}
     if trace.steps and trace.Z0 is not trace.tokens and not _equal(trace.Z0, trace.tokens):
-        found["projected"] = trace.Z0
+        embeddings["projected"] = trace.Z0
     counts: dict[str, int] = {}
     for step in trace.steps:
         if step.operator != "msca":
             counts[step.operator] = counts.get(step.operator, 0) + 1
-            found[f"{step.operator} {counts[step.operator]}"] = step.Z
-    return {name: Z[0].cpu().numpy() for name, Z in found.items() if Z is not None}
+            embeddings[f"{step.operator} {counts[step.operator]}"] = step.Z
+    return {name: Z[0].cpu().numpy() for name, Z in embeddings.items() if Z is not None}
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:
