@@ -362,8 +362,8 @@ def test_a_damaged_picture_stops_the_training_before_it_starts(tmp_path, capsys)
 def test_flags_override_the_settings_of_a_configuration(pictures, tmp_path):
     (tmp_path / "mine.yaml").write_text("train: {epochs: 1, batch: 5}\ndecoder: {layers: 1, heads: 2, head_dim: 8}\n")
     words = f"train --out {tmp_path / 'run'} --config {tmp_path / 'mine.yaml'} --decoder.heads 3 --device cpu"
-    words += f" --data folder --root {pictures} --data.workers 0 --data.short-edge 40 --image-size 32 --encoder vit_tiny_patch16_224"
-    words += " --encoder.pretrained False --encoder.dim 64 --encoder.depth 1"
+    words += f" --data folder --root {pictures} --data.workers 0 --data.short-edge 40 --image-size 32"
+    words += " --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.dim 64 --encoder.depth 1"
     assert cli.main(words.split()) == 0
     saved = depict.load(tmp_path / "run").config
     assert (saved.train.epochs, saved.train.batch, saved.decoder.heads) == (1, 5, 3)
