@@ -59,7 +59,6 @@ def _evaluate(cell: Cell, out: Path, name: str, validated: Result | None = None)
         "data": validation.name,
         "split": validation.split,
         "weights": "best",
-        "weights": "best",
         "protocol": dataclasses.asdict(sliding),
         "processes": 1,
     }
