@@ -37,7 +37,7 @@ def palette_image():
         torch.tensor(RED).permute(2, 0, 1) / 255,
         (torch.tensor(RED).permute(2, 0, 1) / 255).bfloat16(),
     ],
-    ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
+    ids=lambda image: f"{type(image).__name__} {image.mode if isinstance(image, Image.Image) else image.dtype}",
 )
 def test_colors_are_kept_for_every_kind_of_image(image):
     assert np.array_equal(to_rgb(image), RED)
@@ -57,7 +57,7 @@ def test_colors_are_kept_for_every_kind_of_image(image):
         np.full((2, 4, 1), True),
         torch.ones(1, 2, 4),
     ],
-    ids=lambda image: f"{type(image).__name__} {getattr(image, 'mode', getattr(image, 'dtype', ''))}",
+    ids=lambda image: f"{type(image).__name__} {image.mode if isinstance(image, Image.Image) else image.dtype}",
 )
 def test_white_stays_white_for_every_kind_of_gray_image(image):
     assert np.array_equal(to_rgb(image), np.full((2, 4, 3), 255, np.uint8))
