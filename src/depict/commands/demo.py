@@ -69,7 +69,7 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     os.environ["TQDM_POSITION"] = str(position)  # one line per progress bar; tqdm reads it on import
     import torch
 
-    from depict.costs import decoder_multiply_adds, parameters
+    from depict.costs import parameters
     from depict.data import create_dataset
     from depict.evaluation import evaluate, sliding_window_for
     from depict.runs import load, read_metrics
@@ -82,7 +82,7 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     single, multi = (evaluate(model.predictor(sliding), validation, progress=True) for sliding in slidings)
     speeds = [line["images_per_second"] for line in read_metrics(out) if "images_per_second" in line]
     tokens = (model.image_size[0] // model.patch_size[0]) * (model.image_size[1] // model.patch_size[1])
-    flops = decoder_multiply_adds(model.decoder, tokens)
+    flops = model.decoder.multiply_adds(tokens)
     return parameters(model.decoder), flops, 100 * single.miou, 100 * multi.miou, statistics.median(speeds)
 
 

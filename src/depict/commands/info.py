@@ -133,7 +133,7 @@ def _one_model(decoder: DecoderConfig, encoder: EncoderConfig, side: int, classe
     """Print the costs of one model; both parts are built without memory on the meta device."""
     import torch
 
-    from depict.costs import decoder_multiply_adds, encoder_multiply_adds, parameters
+    from depict.costs import encoder_multiply_adds, parameters
     from depict.decoders import create_decoder
     from depict.encoder import Encoder
 
@@ -154,7 +154,7 @@ def _one_model(decoder: DecoderConfig, encoder: EncoderConfig, side: int, classe
         "dim": backbone.dim,
         "grid": list(grid),
         "decoder_parameters": parameters(head),
-        "decoder_multiply_adds": decoder_multiply_adds(head, grid[0] * grid[1]),
+        "decoder_multiply_adds": head.multiply_adds(grid[0] * grid[1]),
         "encoder_parameters": parameters(backbone),
         "encoder_multiply_adds": encoder_multiply_adds(backbone, (padded[0], padded[1])),
     }

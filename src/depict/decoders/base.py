@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from depict.decoders.blocks import SubBlock
+from depict.decoders.blocks import LAYER_NORM, SubBlock
 from depict.errors import UserError
 
 Grid = tuple[int, int]
@@ -87,6 +87,10 @@ class Decoder(nn.Module):
         trace.masks = self(Z, grid, trace)
         return trace
 
+    def multiply_adds(self, N: int) -> int:
+        """Multiply-adds for one image of N patches, as the paper counts them (costs.py)."""
+        raise NotImplementedError
+
     def check(self, Z: Tensor, grid: Grid) -> None:
         """Raise unless the tokens fit the decoder and the grid."""
         if Z.ndim != 3 or Z.shape[-1] != self.token_dim:
@@ -114,6 +118,11 @@ class ClassEmbeddingDecoder(Decoder):
             trace.Z_unit, trace.Q_unit = Z, Q
         return self.mask_norm(Z @ Q.mT).mT.unflatten(-1, grid)
 
+    def mask_multiply_adds(self, N: int) -> int:
+        """The final norms of patches and classes, the dot product and the norm over classes."""
+        C, D = self.num_classes, self.dim
+        return LAYER_NORM * (N + C) * D + N * C * D + LAYER_NORM * N * C
+
 
 class JointDecoder(ClassEmbeddingDecoder):
     """Steps on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation."""
@@ -138,6 +147,11 @@ class JointDecoder(ClassEmbeddingDecoder):
     def project(self, Z: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of the tokens (B, N, token_dim); the tokens themselves unless overridden."""
         return Z
+
+    def multiply_adds(self, N: int) -> int:
+        """All layers on N patches and C classes, then the masks."""
+        steps = sum(layer.multiply_adds(N + self.num_classes) for layer in self.layers)  # type: ignore[operator]
+        return steps + self.mask_multiply_adds(N)
 
     def split(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """[patches, classes] (B, N + C, D) -> (B, N, D), (B, C, D)."""

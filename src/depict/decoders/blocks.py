@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from depict.errors import UserError
 from depict.operators import MSCA, MSSA, attention_weights, check_dropout
 
+LAYER_NORM = 5
+"""Operations per element of a LayerNorm, by the paper's convention (costs.py)."""
+
 
 class SubBlock(nn.Module):
     """One step of a decoder, with what a `Trace` records about it."""
@@ -28,6 +31,10 @@ class SubBlock(nn.Module):
     def attention(self, *args: Any, **kwargs: Any) -> Tensor | None:
         """Attention (B, heads, queries, keys) for the arguments of `forward`; None if there is none."""
         return None
+
+    def multiply_adds(self, tokens: int) -> int:
+        """Multiply-adds for this number of tokens of one image, as the paper counts them (costs.py)."""
+        raise NotImplementedError
 
 
 class SubspaceBlock(SubBlock):
@@ -63,6 +70,11 @@ class MSSABlock(SubspaceBlock):
         """Attention (B, heads, N, N) of the step at X."""
         return self.operator.explicit(self.norm(X))[1]
 
+    def multiply_adds(self, tokens: int) -> int:
+        """The norm, two products with P and two with the attention."""
+        K, D = self.operator.P.shape
+        return LAYER_NORM * tokens * D + 2 * tokens * K * D + 2 * tokens * tokens * K
+
 
 class MSCABlock(SubspaceBlock):
     """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: Q itself is not normalized."""
@@ -82,6 +94,11 @@ class MSCABlock(SubspaceBlock):
     def attention(self, Q: Tensor, Z: Tensor) -> Tensor:
         """Attention (B, heads, C, N) of the step."""
         return self.operator.explicit(Q, self.norm(Z))[1]
+
+    def multiply_adds(self, tokens: int, queries: int) -> int:  # type: ignore[override]
+        """The norm of Z, three products with P and two with the attention."""
+        K, D = self.operator.P.shape
+        return LAYER_NORM * tokens * D + (tokens + 2 * queries) * K * D + 2 * queries * tokens * K
 
 
 class MHSABlock(SubBlock):
@@ -119,6 +136,11 @@ class MHSABlock(SubBlock):
         queries, keys, _ = self.queries_keys_values(X)
         return attention_weights(queries, keys, queries.shape[-1] ** -0.5)
 
+    def multiply_adds(self, tokens: int) -> int:
+        """The norm, four projections and two products with the attention."""
+        D = self.proj.in_features
+        return LAYER_NORM * tokens * D + 4 * tokens * D * D + 2 * tokens * tokens * D
+
 
 class MLPBlock(SubBlock):
     """X + fc2(GELU(fc1(LayerNorm(X)))), with a hidden dimension of 4 D."""
@@ -137,6 +159,11 @@ class MLPBlock(SubBlock):
         """X after the sub-block, (B, N, D)."""
         hidden = F.dropout(F.gelu(self.fc1(self.norm(X))), self.dropout, self.training)
         return X + F.dropout(self.fc2(hidden), self.dropout, self.training)
+
+    def multiply_adds(self, tokens: int) -> int:
+        """The norm and two linear layers."""
+        D, hidden = self.fc1.in_features, self.fc1.out_features
+        return LAYER_NORM * tokens * D + 2 * tokens * D * hidden
 
 
 class ISTABlock(SubBlock):
@@ -159,6 +186,11 @@ class ISTABlock(SubBlock):
         """The sparse codes of X after one proximal gradient step, (B, N, D)."""
         Y = self.norm(X)
         return F.relu(Y + self.eta * (Y @ self.A - Y @ self.A.T @ self.A) - self.eta * self.lambda_)
+
+    def multiply_adds(self, tokens: int) -> int:
+        """The norm and three products with the dictionary."""
+        D = self.A.shape[0]
+        return LAYER_NORM * tokens * D + 3 * tokens * D * D
 
 
 def init_linear_layers(module: nn.Module) -> None:

@@ -73,6 +73,12 @@ class DepictCA(ClassEmbeddingDecoder):
                 trace.record(layer, (before, Z), Z, Q)
         return self.masks(Z, self.class_norm(Q), grid, trace)
 
+    def multiply_adds(self, N: int) -> int:
+        """MSSA on N patches, MSCA of C classes against them, then the masks."""
+        refined = sum(layer.multiply_adds(N) for layer in self.layers)  # type: ignore[operator]
+        fitted = sum(layer.multiply_adds(N, self.num_classes) for layer in self.cross_layers)  # type: ignore[operator]
+        return refined + fitted + self.mask_multiply_adds(N)
+
 
 def init_step_sizes(decoder: nn.Module, step_size: float | None) -> None:
     """Set all step sizes of a decoder to one value; None keeps those drawn from N(0, 1), as released."""

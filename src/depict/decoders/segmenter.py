@@ -49,6 +49,11 @@ class MaskTransformer(JointDecoder):
         """Masks (B, C, h, w) of the projected patches and classes."""
         return super().masks(Z @ self.proj_patches, Q @ self.proj_classes, grid, trace)
 
+    def multiply_adds(self, N: int) -> int:
+        """As any joint decoder, with the three projections."""
+        projections = N * self.token_dim * self.dim + (N + self.num_classes) * self.dim**2
+        return super().multiply_adds(N) + projections
+
 
 class Linear(Decoder):
     """One linear layer per patch."""
@@ -64,3 +69,7 @@ class Linear(Decoder):
         if trace is not None:
             trace.Z0 = Z
         return self.head(Z).mT.unflatten(-1, grid)
+
+    def multiply_adds(self, N: int) -> int:
+        """One product."""
+        return N * self.dim * self.num_classes
