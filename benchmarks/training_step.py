@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=150)
     parser.add_argument("--steps", type=int, default=4, help="at least 2")
     options = parser.parse_args()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of every start and of missing GPUs
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler logs every start and of missing GPUs
     for decoder in options.decoder:
         compare(decoder, options.side, options.batch, options.classes, options.steps)
 

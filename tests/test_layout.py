@@ -1,4 +1,4 @@
-"""The arrows of the package point one way: a room imports only from the rooms listed above it."""
+"""Imports point one way: a layer of the package imports only from the layers listed before it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import depict
 
 PACKAGE = Path(depict.__file__).parent
-# From the ground up. A name is a file or a folder of src/depict.
-ROOMS = [
+# From the lowest layer to the highest. A name is a file or a folder of src/depict.
+LAYERS = [
     "errors",
     "io",
     "devices",
@@ -61,23 +61,23 @@ def imports(tree: ast.Module, known: set[str]) -> set[str]:
     return {name for name in found if name.startswith("depict.")}
 
 
-def room(module: str) -> str:
+def layer(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_every_file_and_folder_of_the_package_has_its_place_in_the_order():
+def test_every_file_and_folder_of_the_package_is_in_the_list_of_layers():
     names = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert names - {"__init__"} == set(ROOMS)
+    assert names - {"__init__"} == set(LAYERS)
 
 
-def test_a_room_imports_only_from_rooms_below_it():
+def test_a_layer_imports_only_from_lower_layers():
     parsed = modules()
     upward = [
         f"{module} imports {target}"
         for module, tree in parsed.items()
         if module != "depict"
         for target in imports(tree, set(parsed))
-        if ROOMS.index(room(target)) > ROOMS.index(room(module))
+        if LAYERS.index(layer(target)) > LAYERS.index(layer(module))
     ]
     assert upward == []
 

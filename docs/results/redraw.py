@@ -119,7 +119,7 @@ def own_images() -> str:
     rows = {
         f"rate {rate}, gain {gain}": trial(rate, gain) for rate, gain in (("1e-3", "4"), ("3e-3", "4"), ("3e-3", "1"))
     }
-    return grid(["own_images"], rows | {"rate 1e-2": trial("1e-2", "4")}, "mIoU %, 12 painted landscapes")
+    return grid(["own_images"], rows | {"rate 1e-2": trial("1e-2", "4")}, "mIoU %, 12 generated landscapes")
 
 
 def augmentation() -> str:

@@ -1,4 +1,4 @@
-"""The processes that run together, and the device of this one. Imports torch only when needed."""
+"""Distributed processes, and the device of the current one. Imports torch only when needed."""
 
 from __future__ import annotations
 

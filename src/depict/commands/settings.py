@@ -56,7 +56,7 @@ def value_of(flag: str, arguments: list[str]) -> str | None:
 
 
 class _Group:
-    """Base of the types that stand for a group of flags."""
+    """Base of the types that represent a group of flags."""
 
     fields: tuple[StructFieldSpec, ...]
 

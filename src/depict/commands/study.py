@@ -1,4 +1,4 @@
-"""`depict study`: the paper's tables, and others of their kind, on any data set and encoder."""
+"""`depict study`: the paper's tables, and similar sweeps, on any data set and encoder."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FOLDER = Path(str(importlib.resources.files("depict"))) / "configs"
 BASE = "base"
 """The key that names a file's base, and the name of the file that all configurations of a data set start from."""
 RUN_KEYS = ("format", "stamp", "classes")
-"""What a run's config.yaml holds besides the settings."""
+"""Keys of a run's config.yaml that are not settings."""
 
 
 def preset_names() -> list[str]:

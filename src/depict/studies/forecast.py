@@ -81,7 +81,7 @@ def forecast_text(forecasts: list[CellForecast]) -> str:
     lines = ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     missing = sum(one.seconds > 0 for one in forecasts)
     total = duration(sum(one.seconds for one in forecasts))
-    lines.append(f"\n{missing} of {len(forecasts)} cells to do, about {total} on this machine at its present load.")
+    lines.append(f"\n{missing} of {len(forecasts)} cells to do, about {total} on this machine under its current load.")
     lines.append("Loading images, and encoding them once for --cache-features, is not included.")
     return "\n".join(lines)
 

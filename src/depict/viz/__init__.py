@@ -1,1 +1,1 @@
-"""Everything that is drawn: overlays, palettes, figure style."""
+"""Everything that is drawn: overlays, figure style."""

@@ -1,4 +1,4 @@
-"""The look that all figures share: colors, markers, grid, and saving so that equal data give equal files."""
+"""Shared figure style: colors, markers, grid, and saving so that equal data give equal files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words for the results of each analysis: title, method, captions and findings."""
+"""Report text: the results of each analysis: title, method, captions and findings."""

@@ -1,4 +1,4 @@
-"""Words on the class embeddings across images."""
+"""Report text: the class embeddings across images."""
 
 from __future__ import annotations
 

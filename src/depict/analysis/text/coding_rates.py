@@ -1,4 +1,4 @@
-"""Words on the coding rates over depth."""
+"""Report text: the coding rates over depth."""
 
 from __future__ import annotations
 

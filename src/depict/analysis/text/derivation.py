@@ -1,4 +1,4 @@
-"""Words on the learned update against the exact gradient."""
+"""Report text: the learned update against the exact gradient."""
 
 from __future__ import annotations
 

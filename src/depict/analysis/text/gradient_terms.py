@@ -1,4 +1,4 @@
-"""Words on the four terms of self-attention on patches and classes."""
+"""Report text: the four terms of self-attention on patches and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words on R(Z), R(Q) and R(Q_bar)."""
+"""Report text: R(Z), R(Q) and R(Q_bar)."""
 
 from __future__ import annotations
 

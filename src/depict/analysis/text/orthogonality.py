@@ -1,4 +1,4 @@
-"""Words on the orthonormality of bases and class embeddings."""
+"""Report text: the orthonormality of bases and class embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words on robustness."""
+"""Report text: robustness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words on PCA as a segmenter."""
+"""Report text: PCA as a segmenter."""
 
 from __future__ import annotations
 
