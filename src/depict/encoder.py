@@ -123,7 +123,7 @@ class Encoder(nn.Module):
         tokens = torch.cat([*(token.expand(tokens.shape[0], -1, -1) for token in prefix), tokens], dim=1)
         positions, own_grid = vit.pos_embed, vit.patch_embed.grid_size
         if torch.compiler.is_exporting():
-            # An exported graph for any size has no branch, so always resize: for the model's own grid this is the identity.
+            # An exported graph for any size has no branch, so always resize; on the own grid this is the identity.
             same = 1 // (1 + (math.prod(grid) - math.prod(own_grid)) ** 2)
             grid = (grid[0] + same * (own_grid[0] - grid[0]), grid[1] + same * (own_grid[1] - grid[1]))
             positions = resize_positions(positions, len(prefix), grid, own_grid)

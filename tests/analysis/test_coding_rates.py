@@ -89,7 +89,7 @@ def test_every_layer_head_and_depth_has_a_row():
 def test_steps_between_the_mssa_steps_count_as_depth():
     decoder = create_decoder("ablation", 12, 3, attention="mssa", feedforward="ista", heads=2, head_dim=4)
     result = analyze_tokens(CodingRates, decoder, torch.randn(16, 12), name="ablation")
-    assert result.data["places"] == [0, 2]
+    assert result.data["depths"] == [0, 2]
     assert torch.tensor(result.data["stream"]["mean"]).shape == (2, 2, 4)
 
 

@@ -96,7 +96,7 @@ class CodingRates(Analysis):
                 "epsilon": EPSILON,
                 "images": len(self.rates),
                 "step_sizes": sizes,
-                "places": self.depths,
+                "depths": self.depths,
                 "axes": "layer of P, head, depth",
                 **{key: {"mean": v.mean(0).tolist(), "spread": _spread(v).tolist()} for key, v in rates.items()},
             },

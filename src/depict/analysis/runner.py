@@ -167,7 +167,7 @@ def make_sample(model: SegmentationModel, images: Dataset | Pictures, index: int
     image, labels = images.read(index)
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     trace = to_cpu(model.unroll(pixels))
-    size = model.sliding_window().layout(pixels.shape[0], pixels.shape[1], 1.0).size
+    size = model.layout(pixels.shape[0], pixels.shape[1]).size
     below = None if labels is None else patch_labels(labels, size, model.patch_size)
     return Sample(images.name_of(index), pixels, labels, trace, below)
 

@@ -171,9 +171,9 @@ def resized_size(height: int, width: int, short_edge: int, max_aspect: float, fa
 
 
 def enlarged_size(height: int, width: int, window: tuple[int, int]) -> tuple[int, int]:
-    """Size at which the window fits: the axis that is too short by the larger factor is scaled to the window, the other keeps the aspect ratio.
+    """Size at which the window fits: the axis that is too short by the larger factor becomes the window.
 
-    The second axis is truncated to an integer. It is also limited to `MAX_ENLARGED_WINDOWS` windows
+    The other axis keeps the aspect ratio, truncated to an integer. It is also limited to `MAX_ENLARGED_WINDOWS` windows
     or four times the pixels of the image, whichever is more: a strip of 1 x 10000 pixels would need
     ten thousand windows.
     """
