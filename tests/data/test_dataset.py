@@ -1,9 +1,11 @@
 """Recipes and parts of data sets."""
 
+import itertools
+
 import pytest
 
 from depict.data import DATASETS, dataset_class
-from depict.data.dataset import Recipe, hold_out, random_subset
+from depict.data.dataset import Recipe, every_nth, hold_out, random_subset
 from depict.data.scenes.dataset import Scenes
 
 
@@ -27,10 +29,26 @@ def test_a_part_reads_and_names_the_samples_of_the_whole(scenes):
     assert part.name_of(2) == scenes.name_of(part.indices[2])
 
 
-def test_what_is_held_out_is_the_end_of_the_training_images(scenes):
+def test_what_is_held_out_is_the_end_of_a_sequence(scenes):
     kept, held = hold_out(scenes, 0.25)
     assert kept.indices + held.indices == list(range(len(scenes)))
     assert len(held) == round(len(scenes) / 4)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.25, 0.7, 1.0])
+def test_what_is_held_out_of_unrelated_images_is_evenly_spaced(scenes, share):
+    scenes.sequential = False
+    kept, held = hold_out(scenes, share)
+    assert sorted(kept.indices + held.indices) == list(range(len(scenes)))
+    assert len(held) == round(share * len(scenes))
+    gaps = {later - earlier for earlier, later in itertools.pairwise(held.indices)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_every_fourth_image_is_a_quarter(scenes):
+    part = every_nth(scenes, 4)
+    assert part.indices == list(range(0, len(scenes), 4))
+    assert every_nth(part, 2).name_of(1) == scenes.name_of(8)
 
 
 def test_recipes_are_the_published_ones():

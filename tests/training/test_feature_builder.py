@@ -69,6 +69,7 @@ def test_the_key_changes_with_everything_that_matters_and_with_nothing_else(tmp_
         "subset": cache_key(small(), random_subset(Scenes(None, "train", 32), 5, seed=0)),
         "other subset": cache_key(small(), random_subset(Scenes(None, "train", 32), 5, seed=1)),
         "data": cache_key(small(), photos),
+        "no mirror images": cache_key(small(), scenes, mirrored=False),
     }
     os.utime(tmp_path / "masks/train/2.png", (0, 0))
     keys["file"] = cache_key(small(), photos)
@@ -95,6 +96,15 @@ def test_a_subset_is_read_from_the_cache_of_the_full_data_set(tmp_path):
         got, expected = cache.batch([index], [View(True)]), everything.batch([number], [View(True)])
         assert torch.equal(got.tokens, expected.tokens)
         assert torch.equal(got.labels, expected.labels)
+
+
+def test_without_mirror_images_a_cache_is_half_as_large_and_one_with_them_serves_both(tmp_path):
+    dataset = FewScenes(None, "train")
+    plain = opened(small(), dataset, tmp_path, mirrored=False)
+    both = opened(small(), dataset, tmp_path)
+    assert (plain.tokens.shape[1], both.tokens.shape[1]) == (1, 2)
+    assert torch.equal(plain.tokens[:, 0], both.tokens[:, 0])
+    assert opened(small(), dataset, tmp_path, mirrored=False).folder == both.folder
 
 
 def test_one_changed_weight_builds_another_cache_next_to_the_old_one(tmp_path):
@@ -129,8 +139,18 @@ def _reshape(path: Path):
     np.save(path, array.reshape(array.shape[::-1]))
 
 
+def _flip_one_bit(path: Path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+
+
 DAMAGES = [
-    *((name, damage) for name in ("tokens", "labels", "sizes") for damage in (_cut, _lengthen, _garble, _reshape)),
+    *(
+        (name, damage)
+        for name in ("tokens", "labels", "sizes")
+        for damage in (_cut, _lengthen, _garble, _reshape, _flip_one_bit)
+    ),
     *((name, Path.unlink) for name in ("tokens", "meta")),
     *((name, _empty) for name in ("labels", "meta")),
     ("meta", _garble),

@@ -117,6 +117,13 @@ def test_another_seed_mirrors_other_samples(cache):
     assert not torch.equal(first, second)
 
 
+def test_mirror_images_that_are_not_cached_are_refused(tmp_path):
+    plain = opened(small(), FewScenes(None, "train"), tmp_path, mirrored=False)
+    with pytest.raises(UserError, match="has no mirror images"):
+        next(feature_batches(plain, Schedule(5, 2, 1)))
+    assert len(list(feature_batches(plain, Schedule(5, 2, 1), flip=False))) == 3
+
+
 def test_a_schedule_for_another_number_of_images_is_refused(cache):
     with pytest.raises(UserError, match="a schedule of 6 images does not fit the 5"):
         next(feature_batches(cache, Schedule(6, 2, 1)))

@@ -57,6 +57,7 @@ RANGES = {
     "data.short_edge": ONE_OR_MORE,
     "data.max_aspect": ONE_OR_MORE,
     "data.scale_range": POSITIVE,
+    "data.every": ONE_OR_MORE,
     "data.limit": ONE_OR_MORE,
     "data.holdout": Range(0, 1, open_low=True, open_high=True),
     "data.workers": NOT_NEGATIVE,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from depict.config.ranges import check_ranges
 from depict.config.schema import Config, DataConfig, DecoderConfig, TrainConfig
 from depict.data import create_dataset
-from depict.data.dataset import Dataset, Recipe, hold_out, random_subset
+from depict.data.dataset import Dataset, Recipe, every_nth, hold_out, random_subset
 from depict.decoders import decoder_options
 from depict.errors import UserError
 
@@ -118,6 +118,8 @@ def _datasets(data: DataConfig, seed: int) -> tuple[Dataset, Dataset]:
     if data.name is None:
         raise UserError("no data set: give --data NAME and --root DIR (or --data scenes, which needs no root).")
     training, validation = (create_dataset(data.name, data.root, split) for split in (data.train_split, "val"))
+    if data.every > 1:
+        training = every_nth(training, data.every)
     if data.holdout is not None:
         training, validation = hold_out(training, data.holdout)
         if not (len(training) and len(validation)):

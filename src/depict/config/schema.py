@@ -98,10 +98,12 @@ class DataConfig:
     """Distort brightness, contrast, saturation and hue of training images."""
     flip: bool = True
     """Mirror half of the training images. Turn it off if left and right are different classes."""
+    every: int = 1
+    """Train on every n-th image only."""
+    holdout: Annotated[float | None, flag("the data set's validation images")] = None
+    """Validate on this fraction of the training images instead, to choose settings."""
     limit: Annotated[int | None, flag("all")] = None
     """Train on this many images, drawn with the seed."""
-    holdout: Annotated[float | None, flag("the data set's validation images")] = None
-    """Validate on this last fraction of the training images instead, to choose settings."""
     workers: int = 2
     """Processes that read and augment images."""
 
@@ -141,7 +143,7 @@ class TrainConfig:
     class_weights: Literal["none", "balanced"] = "none"
     """balanced weights each class by the median class frequency divided by its own."""
     cache_features: bool = False
-    """Run the frozen encoder once per image and its mirror image, and train the decoder from memory."""
+    """Run the frozen encoder once per image, and train and validate the decoder on its cached features."""
     cache_crop: Annotated[float | None, flag("whole images")] = None
     """With --cache-features: train on random crops of this fraction of the height and width."""
     validate_every: Annotated[int | None, flag("an eighth of the epochs")] = None

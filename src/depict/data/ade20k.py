@@ -59,6 +59,7 @@ class ADE20K(FileDataset):
     label_of_value = (IGNORE, *range(150))
     submission_values = tuple(range(1, 151))
     recipe = Recipe(short_edge=512, max_aspect=4, crop=512, epochs=64, batch=8, lr=1e-3, stride=512)
+    sequential = False
 
     def find(self, root: Path, part: str) -> Found:
         """Images and annotations have the same names; the test images are a release of their own."""

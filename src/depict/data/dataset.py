@@ -52,6 +52,8 @@ class Dataset:
     """The value of each class in label maps for the test server; None where there is no server."""
     labeled = True
     """Whether this split has ground truth."""
+    sequential = True
+    """Whether neighbors may be alike, such as frames of one video: `hold_out` then keeps them together."""
 
     def __init__(self, root: Path | None, split: str) -> None:
         self.root = root
@@ -85,6 +87,7 @@ class Subset(Dataset):
         self.dataset = dataset
         self.indices = list(indices)
         self.name, self.recipe, self.labeled = dataset.name, dataset.recipe, dataset.labeled
+        self.sequential = dataset.sequential
         self.classes, self.palette = dataset.classes, dataset.palette
 
     def __len__(self) -> int:
@@ -109,10 +112,20 @@ def random_subset(dataset: Dataset, count: int, seed: int) -> Subset:
     return Subset(dataset, np.random.default_rng(seed).permutation(len(dataset))[:count].tolist())
 
 
-def hold_out(dataset: Dataset, share: float) -> tuple[Subset, Subset]:
-    """Split off the last `share` of the samples: the samples before them, and those held out.
+def every_nth(dataset: Dataset, step: int) -> Subset:
+    """The first of every `step` samples."""
+    return Subset(dataset, range(0, len(dataset), step))
 
-    In order rather than at random, so that similar frames of one video do not end up on both sides.
+
+def hold_out(dataset: Dataset, share: float) -> tuple[Subset, Subset]:
+    """Split off a `share` of the samples: the other samples, and those held out.
+
+    The last ones of a sequential data set, so that similar frames of one video do not end up on
+    both sides; evenly spaced ones otherwise, so that both sides have the same kinds of images.
     """
-    kept = len(dataset) - round(share * len(dataset))
-    return Subset(dataset, range(kept)), Subset(dataset, range(kept, len(dataset)))
+    images = len(dataset)
+    count = round(share * images)
+    if dataset.sequential:
+        return Subset(dataset, range(images - count)), Subset(dataset, range(images - count, images))
+    held = {(2 * number + 1) * images // (2 * count) for number in range(count)}
+    return Subset(dataset, [index for index in range(images) if index not in held]), Subset(dataset, sorted(held))

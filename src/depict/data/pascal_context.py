@@ -32,6 +32,7 @@ class PascalContext(FileDataset):
     palette = voc_palette(60)
     label_of_value: tuple[int, ...] = tuple(range(60))
     recipe = Recipe(short_edge=520, max_aspect=8, crop=480, epochs=256, batch=16, lr=1e-3, stride=320)
+    sequential = False
 
     def find(self, root: Path, part: str) -> Found:
         """A text file lists the images of each part."""

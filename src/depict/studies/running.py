@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -18,6 +19,7 @@ from depict.studies.collect import best_line, collect
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, FILE, Cell, Study, distinct_cells
 from depict.studies.results import write_results
 from depict.training.loop import train
+from depict.training.window_cache import WindowCache
 
 
 def run(study: Study, out: Path, multiscale: bool = False) -> None:
@@ -54,7 +56,9 @@ def _evaluate(cell: Cell, out: Path, name: str, validated: Result | None = None)
     model = load(cell.folder(out)).to(cell.config.train.device or best_device())
     sliding = sliding_window_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
     if validated is None or validation.recipe.stride:  # a published stride is that of validations only
-        validated = evaluate(model.predictor(sliding), validation, progress=True)
+        with WindowCache(model) if cell.config.train.cache_features else contextlib.nullcontext() as windows:
+            predictor = model.predictor(sliding, network=windows.network(model) if windows else None)
+            validated = evaluate(predictor, validation, progress=True)
     about = {
         "data": validation.name,
         "split": validation.split,

@@ -32,13 +32,14 @@ from depict.data.transforms import resize_labels
 from depict.errors import UserError
 from depict.inference.preprocess import resize_image
 from depict.inference.torch_backend import eval_mode
+from depict.io.checksums import tensors_checksum
 from depict.io.files import need_space, write_json
-from depict.training.feature_cache import META, FeatureCache, cache_arrays, read_cache, token_grid
+from depict.training.feature_cache import META, Arrays, FeatureCache, cache_arrays, read_cache, token_grid
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
 
-FORMAT = 1
+FORMAT = 2
 """Part of every cache's name; raised when the content of caches, or how the encoder computes it, changes."""
 READERS = 4
 """Threads that read images while the encoder runs."""
@@ -49,17 +50,24 @@ R = TypeVar("R")
 
 
 def open_cache(
-    model: SegmentationModel, dataset: Dataset, folder: Path | None = None, batch: int = 8, progress: bool = True
+    model: SegmentationModel,
+    dataset: Dataset,
+    folder: Path | None = None,
+    mirrored: bool = True,
+    batch: int = 8,
+    progress: bool = True,
 ) -> FeatureCache:
     """The features of `dataset` from the encoder of `model`, read from `folder` or built there first.
 
-    `folder` holds many caches (default: `default_folder`). For a subset, the cache of its full data
-    set is used if it exists. Among several processes, one builds, `batch` images and their mirror
-    images at a time; the others wait.
+    `folder` holds many caches (default: `default_folder`). `mirrored` caches hold mirror images,
+    too, and also serve those who need none. For a subset, the cache of its full data set is used if
+    it exists. Among several processes, one builds, `batch` images at a time; the others wait.
     """
     parent = default_folder() if folder is None else Path(folder)
-    cache = _find(model, dataset, parent)
-    return _build(model, dataset, parent, batch, progress) if cache is None else cache
+    for kind in (True,) if mirrored else (True, False):
+        if (cache := _find(model, dataset, parent, kind)) is not None:
+            return cache
+    return _build(model, dataset, parent, mirrored, batch, progress)
 
 
 def default_folder() -> Path:
@@ -70,20 +78,23 @@ def default_folder() -> Path:
     return Path(user).expanduser() / "depict" / "features"
 
 
-def cache_key(model: SegmentationModel, dataset: Dataset) -> str:
+def cache_key(model: SegmentationModel, dataset: Dataset, mirrored: bool = True) -> str:
     """A hash of everything that features and labels depend on."""
+    digest = hashlib.sha256(encoder_key(model).encode())
+    data = (dataset.name, dataset.split, dataset.classes, len(dataset), mirrored)
+    for value in (FORMAT, model.image_size, data, *dataset.identity()):
+        digest.update(f"{value!r}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def encoder_key(model: SegmentationModel) -> str:
+    """A hash of an encoder with its weights and of the values that its inputs are normalized with."""
     encoder = dataclasses.asdict(model.config.encoder)
     for irrelevant in ("pretrained", "drop_path", "freeze"):  # the weights themselves are hashed below
         encoder.pop(irrelevant)
-    digest = hashlib.sha256()
-    settings = (FORMAT, sorted(encoder.items()), model.image_size, model.mean, model.std)
-    data = (dataset.name, dataset.split, dataset.classes, len(dataset))
-    for value in (settings, data, *dataset.identity()):
-        digest.update(f"{value!r}\n".encode())
-    for name, tensor in sorted(model.encoder.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:32]
+    digest = hashlib.sha256(f"{sorted(encoder.items())!r} {model.mean!r} {model.std!r}\n".encode())
+    digest.update(tensors_checksum(model.encoder.state_dict()).encode())
+    return digest.hexdigest()
 
 
 def fitted_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
@@ -92,26 +103,28 @@ def fitted_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int
     return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
 
 
-def _find(model: SegmentationModel, dataset: Dataset, parent: Path) -> FeatureCache | None:
+def _find(model: SegmentationModel, dataset: Dataset, parent: Path, mirrored: bool) -> FeatureCache | None:
     """The cache of a data set; that of a subset may be part of the cache of the full data set."""
-    cache = read_cache(parent / cache_key(model, dataset), model, len(dataset))
+    cache = read_cache(parent / cache_key(model, dataset, mirrored), model, len(dataset), mirrored)
     if cache is None and isinstance(dataset, Subset):
-        full = _find(model, dataset.dataset, parent)
+        full = _find(model, dataset.dataset, parent, mirrored)
         return full and dataclasses.replace(full, rows=[full.rows[index] for index in dataset.indices])
     return cache
 
 
-def _build(model: SegmentationModel, dataset: Dataset, parent: Path, batch: int, progress: bool) -> FeatureCache:
+def _build(
+    model: SegmentationModel, dataset: Dataset, parent: Path, mirrored: bool, batch: int, progress: bool
+) -> FeatureCache:
     """Build the cache of a data set under its lock, unless another process has just done so."""
-    key = cache_key(model, dataset)
+    key = cache_key(model, dataset, mirrored)
     folder = parent / key
-    arrays = cache_arrays(model, len(dataset))
+    arrays = cache_arrays(model, len(dataset), mirrored)
     size = sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in arrays.values())
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(parent)
         with _locked(folder, progress):
-            if (cache := read_cache(folder, model, len(dataset))) is not None:
+            if (cache := read_cache(folder, model, len(dataset), mirrored)) is not None:
                 return cache
             if folder.exists():
                 _say(f"'{folder}' is damaged and is built again.", progress)
@@ -120,14 +133,15 @@ def _build(model: SegmentationModel, dataset: Dataset, parent: Path, batch: int,
             temporary = parent / f"{key}.{secrets.token_hex(4)}.part"
             try:
                 temporary.mkdir()
-                _write_arrays(model, dataset, temporary, batch, progress)
-                write_json(temporary / META, _description(model, dataset))
+                checksums = _write_arrays(model, dataset, temporary, arrays, batch, progress)
+                files = {name: [dtype, list(shape), checksums[name]] for name, (dtype, shape) in arrays.items()}
+                write_json(temporary / META, _description(model, dataset) | {"files": files})
                 temporary.rename(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot keep features in '{parent}': {error.strerror or error}: {MAKE_ROOM}.") from error
-    built = read_cache(folder, model, len(dataset))
+    built = read_cache(folder, model, len(dataset), mirrored)
     if built is None:
         raise UserError(f"'{folder}' was damaged right after it was built: {MAKE_ROOM}.")
     _say(f"features of {len(dataset)} images: {size / 1e9:.2f} GB in '{folder}', which you may delete.", progress)
@@ -135,20 +149,20 @@ def _build(model: SegmentationModel, dataset: Dataset, parent: Path, batch: int,
 
 
 def _description(model: SegmentationModel, dataset: Dataset) -> dict[str, Any]:
-    """What is in a cache: for people, but for the arrays, which a reader checks."""
-    arrays = cache_arrays(model, len(dataset))
+    """What is in a cache, for people."""
     return {
         "encoder": model.config.encoder.name,
         "data": dataset.name,
         "split": dataset.split,
         "images": len(dataset),
         "grid": token_grid(model),
-        "files": {name: [dtype, list(shape)] for name, (dtype, shape) in arrays.items()},
     }
 
 
-def _write_arrays(model: SegmentationModel, dataset: Dataset, folder: Path, batch: int, progress: bool) -> None:
-    """Write the arrays of a cache, one image after the other.
+def _write_arrays(
+    model: SegmentationModel, dataset: Dataset, folder: Path, arrays: Arrays, batch: int, progress: bool
+) -> dict[str, str]:
+    """Write the arrays of a cache, one image after the other, and return their checksums.
 
     Not through a memory map: there a full disk is a signal that kills the process, here it is an
     OSError.
@@ -157,8 +171,15 @@ def _write_arrays(model: SegmentationModel, dataset: Dataset, folder: Path, batc
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(_npy(folder / f"{name}.npy", dtype, shape))
-            for name, (dtype, shape) in cache_arrays(model, images).items()
+            for name, (dtype, shape) in arrays.items()
         }
+        digests = {name: hashlib.sha256() for name in arrays}
+
+        def write(name: str, values: np.ndarray) -> None:
+            files[name].write(values.data)
+            digests[name].update(values.data)
+
+        views = arrays["tokens"][1][1]
         pool = stack.enter_context(ThreadPoolExecutor(READERS))
         bar = stack.enter_context(tqdm(total=images, desc="encoding", unit="image", disable=not progress))
         stack.enter_context(eval_mode(model.encoder))
@@ -167,24 +188,26 @@ def _write_arrays(model: SegmentationModel, dataset: Dataset, folder: Path, batc
         samples = stack.enter_context(contextlib.closing(read_ahead))
         for start in range(0, images, batch):
             count = min(batch, images - start)
-            pixels = torch.zeros(count, 2, 3, *model.image_size)  # each image and its mirror image
+            pixels = torch.zeros(count, views, 3, *model.image_size)  # each image, and its mirror image
             for row, (image, labels) in zip(range(count), samples, strict=False):
                 height, width = labels.shape
                 pixels[row, 0, :, :height, :width] = model.normalize(image)
-                pixels[row, 1, :, :height, :width] = pixels[row, 0, :, :height, :width].flip(-1)
+                if views == 2:
+                    pixels[row, 1, :, :height, :width] = pixels[row, 0, :, :height, :width].flip(-1)
                 padded = np.full(model.image_size, IGNORE, np.uint8)
                 padded[:height, :width] = labels.numpy()
-                files["labels"].write(padded.data)
-                files["sizes"].write(np.array([height, width], np.int32).data)
+                write("labels", padded)
+                write("sizes", np.array([height, width], np.int32))
             tokens = model.tokens(pixels.flatten(0, 1).to(model.device))[0].half().cpu()
             if not tokens.isfinite().all():
                 names = f"'{dataset.name_of(start)}' to '{dataset.name_of(start + count - 1)}'"
                 raise UserError(f"the encoder gives infinite or undefined features for {names}: check its weights.")
-            files["tokens"].write(tokens.numpy().data)
+            write("tokens", tokens.numpy())
             bar.update(count)
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
+    return {name: digest.hexdigest() for name, digest in digests.items()}
 
 
 def _fitted(dataset: Dataset, index: int, window: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Reading cached features of a frozen encoder: training batches without running the encoder.
 
-A cache is a folder of plain .npy files, one row per image: the tokens of the image and of its
-mirror image, the labels, and the size. Every image is fitted whole into the model's window, keeping
+A cache is a folder of plain .npy files, one row per image: the tokens of the image and, if wanted,
+of its mirror image, the labels, and the size. Their checksums are compared at every start of a
+training. Every image is fitted whole into the model's window, keeping
 its aspect ratio, and padded with zeros on the right and bottom. `feature_builder.py` builds caches.
 """
 
@@ -22,13 +23,14 @@ from depict.data.dataset import IGNORE
 from depict.data.transforms import sample_generator
 from depict.errors import UserError
 from depict.inference.sliding import padded_size
+from depict.io.checksums import checksum
 
 if TYPE_CHECKING:
     from depict.data.loading import Schedule
     from depict.model import SegmentationModel
 
 META = "meta.json"
-"""Describes a cache to a reader, and lists its arrays."""
+"""Describes a cache to a reader, and lists its arrays with their checksums."""
 Arrays = dict[str, tuple[str, tuple[int, ...]]]
 """Name of each array -> numpy's name of its type, and its shape."""
 
@@ -64,7 +66,7 @@ class FeatureCache:
     patch_size: tuple[int, int]
     """(height, width) of a cell in pixels."""
     tokens: Tensor
-    """float16 (n, 2, N, D): of the image, and of its mirror image."""
+    """float16 (n, 2, N, D): of the image, and of its mirror image; (n, 1, N, D) without mirror images."""
     labels: Tensor
     """uint8 (n, H, W) of the image."""
     sizes: Tensor
@@ -112,6 +114,8 @@ def feature_batches(
     `flip`: mirror half of the samples. `crop`: take a random part of each, this share of its height
     and width.
     """
+    if flip and cache.tokens.shape[1] < 2:
+        raise UserError(f"'{cache.folder}' has no mirror images.")
     if schedule.images != len(cache):
         raise UserError(f"a schedule of {schedule.images} images does not fit the {len(cache)} of '{cache.folder}'.")
     h, w = (max(1, round((crop or 1.0) * n)) for n in cache.grid)
@@ -123,19 +127,21 @@ def feature_batches(
         yield cache.batch([index for _, index in share], views, (h, w))
 
 
-def read_cache(folder: Path, model: SegmentationModel, images: int) -> FeatureCache | None:
-    """The cache in `folder`, or None if it is missing or damaged: its arrays and file sizes must be as expected."""
+def read_cache(folder: Path, model: SegmentationModel, images: int, mirrored: bool) -> FeatureCache | None:
+    """The cache in `folder`, or None if it is missing or damaged: arrays, sizes and checksums must be as expected."""
     try:
         written = json.loads((folder / META).read_text(encoding="utf-8"))["files"]
         tensors = {}
-        for name, (dtype, shape) in cache_arrays(model, images).items():
+        for name, (dtype, shape) in cache_arrays(model, images, mirrored).items():
             path = folder / f"{name}.npy"
             # "c", copy on write: torch wants writable memory, and nothing that is written there
             # reaches the file.
             array = np.lib.format.open_memmap(path, mode="c")
-            if [dtype, list(shape)] != written[name] or (array.dtype.name, array.shape) != (dtype, shape):
+            if (array.dtype.name, array.shape) != (dtype, shape):
                 return None
             if path.stat().st_size != array.offset + array.nbytes:
+                return None
+            if [dtype, list(shape), checksum(array.data)] != written[name]:
                 return None
             tensors[name] = torch.from_numpy(array)
     except (OSError, ValueError, LookupError, TypeError):
@@ -143,10 +149,10 @@ def read_cache(folder: Path, model: SegmentationModel, images: int) -> FeatureCa
     return FeatureCache(folder, token_grid(model), model.patch_size, **tensors, rows=range(images))
 
 
-def cache_arrays(model: SegmentationModel, images: int) -> Arrays:
-    """The arrays of a cache of this many images."""
+def cache_arrays(model: SegmentationModel, images: int, mirrored: bool) -> Arrays:
+    """The arrays of a cache of this many images, and of as many mirror images."""
     return {
-        "tokens": ("float16", (images, 2, math.prod(token_grid(model)), model.encoder.dim)),
+        "tokens": ("float16", (images, 1 + mirrored, math.prod(token_grid(model)), model.encoder.dim)),
         "labels": ("uint8", (images, *model.image_size)),
         "sizes": ("int32", (images, 2)),
     }

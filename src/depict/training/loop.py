@@ -40,6 +40,7 @@ from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.stopping import InterruptedTraining, StopSignals
+from depict.training.window_cache import WindowCache
 
 EXTRA_LOSSES = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}
 
@@ -84,7 +85,9 @@ class Trainer:
         self.class_weights = balanced_weights(training, self.main).to(device) if balanced else None
         self.extra_loss = EXTRA_LOSSES[self.settings.loss]
         # With cached features the encoder has done its work before the first step.
-        self.cache = open_cache(self.model, training) if self.settings.cache_features else None
+        cached = self.settings.cache_features
+        self.cache = open_cache(self.model, training, mirrored=config.data.flip) if cached else None
+        self.windows = WindowCache(self.model, rank=rank) if cached else None
         trained: nn.Module = self.model.decoder if self.cache else self.model
         optimizer = create_optimizer(trained, self.settings, self.settings.lr)
         self.average = ModelEmaV3(self.model, self.settings.ema) if self.settings.ema else None
@@ -110,7 +113,7 @@ class Trainer:
         log = Log(
             self.out, self.accelerator, self.settings.tracker, self.progress.iteration, self.total, self.per_epoch
         )
-        with StopSignals() as self.stop_signals, log as self.log:
+        with StopSignals() as self.stop_signals, log as self.log, self.windows or contextlib.nullcontext():
             last = self._train()
         self._say_what_is_kept(last)
         return self.progress.best_result
@@ -229,7 +232,8 @@ class Trainer:
         model, progress = self._averaged_model(), self.progress
         published = self.validation.recipe.stride
         stride = published and min(published, *model.image_size)
-        predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride))
+        network = self.windows.network(model) if self.windows else None
+        predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride), network=network)
         result = evaluate(predictor, self.validation, self.accelerator.process_index, self.accelerator.num_processes)
         progress.since_best += 1
         score = 0.0 if math.isnan(result.miou) else result.miou  # nan if no pixel has a label

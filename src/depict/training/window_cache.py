@@ -1,0 +1,128 @@
+"""Validating with a frozen encoder: every window is encoded once, whatever decoder is validated.
+
+The tokens of a window are kept on disk under a hash of its pixels, so no window can get those of
+another. They are rounded to float16, as in the cache for training, also when they are new: a
+validation does not depend on what was cached before. Each process appends records of one size to a
+file of its own: the hash, a checksum, the tokens. A record that a crash has cut is dropped, a
+damaged one is encoded again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from depict.errors import UserError
+from depict.inference.torch_backend import Network
+from depict.io.files import need_space
+from depict.training.feature_builder import MAKE_ROOM, default_folder, encoder_key
+from depict.training.feature_cache import token_grid
+
+if TYPE_CHECKING:
+    from depict.model import SegmentationModel
+
+FORMAT = 1
+"""Part of every file's name; raised when the content changes."""
+HASH, CHECKSUM = 16, 4
+"""Bytes of a window's hash and of a record's checksum."""
+
+
+class WindowCache:
+    """The tokens of all windows that the encoder of `model` has seen, in files in `folder`.
+
+    Use it in a `with` statement. `rank` is the number of this process among several.
+    """
+
+    def __init__(self, model: SegmentationModel, folder: Path | None = None, rank: int = 0):
+        self.window, self.grid = model.image_size, token_grid(model)
+        self.shape = (math.prod(self.grid), model.encoder.dim)
+        self.record = HASH + CHECKSUM + 2 * math.prod(self.shape)
+        self.folder = default_folder() if folder is None else Path(folder)
+        key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
+        self.pattern, self.own = f"{key}.*.windows", self.folder / f"{key}.{rank}.windows"
+        self.places: dict[bytes, tuple[BinaryIO, int]] = {}
+        """Where the tokens of a window begin: the file, and its byte."""
+        self.output: BinaryIO | None = None
+
+    def __enter__(self) -> WindowCache:
+        self.stack = contextlib.ExitStack()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Another training may append to the file: then this one keeps nothing, but still reads.
+            with contextlib.suppress(Timeout):
+                self.stack.enter_context(FileLock(self.own.with_suffix(".lock"), blocking=False))
+                self.output = self.stack.enter_context(self.own.open("a+b"))
+                self.output.truncate(self.output.seek(0, os.SEEK_END) // self.record * self.record)
+            for path in sorted(self.folder.glob(self.pattern)):
+                self._index(self.stack.enter_context(path.open("rb")))
+        except OSError as error:
+            self.stack.close()
+            raise UserError(
+                f"cannot keep features in '{self.folder}': {error.strerror or error}: {MAKE_ROOM}."
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.places, self.output = {}, None
+        self.stack.close()
+
+    def network(self, model: SegmentationModel) -> Network:
+        """From normalized windows (B, 3, h, w) to the logits of `model`, whose encoder is that of the cache."""
+
+        def masks(images: Tensor) -> Tensor:
+            if tuple(images.shape[-2:]) != self.window:
+                return model.masks(images)
+            return model.decoder(self._tokens(model, images), self.grid)
+
+        return masks
+
+    def _tokens(self, model: SegmentationModel, images: Tensor) -> Tensor:
+        """Z0 (B, N, D) of windows (B, 3, h, w), rounded to float16, on their device."""
+        keys = [hashlib.blake2b(image.numpy().data, digest_size=HASH).digest() for image in images.contiguous().cpu()]
+        known = [self._read(key) for key in keys]
+        new = [number for number, tokens in enumerate(known) if tokens is None]
+        if new:
+            for number, tokens in zip(new, model.tokens(images[new])[0].half().cpu(), strict=True):
+                known[number] = tokens
+                self._write(keys[number], tokens)
+        return torch.stack([tokens for tokens in known if tokens is not None]).to(images.device).float()
+
+    def _index(self, file: BinaryIO) -> None:
+        """Note where the tokens of each window begin; of two records of a window the later one counts."""
+        for number in range(Path(file.name).stat().st_size // self.record):
+            file.seek(number * self.record)
+            self.places[file.read(HASH)] = (file, number * self.record + HASH)
+
+    def _read(self, key: bytes) -> Tensor | None:
+        """The tokens float16 (N, D) of a window, or None if they are not there, or damaged."""
+        if key not in self.places:
+            return None
+        file, start = self.places[key]
+        file.seek(start)
+        checksum, values = file.read(CHECKSUM), bytearray(file.read(self.record - HASH - CHECKSUM))
+        if zlib.crc32(values).to_bytes(CHECKSUM, "big") != checksum or len(values) != self.record - HASH - CHECKSUM:
+            return None
+        return torch.frombuffer(values, dtype=torch.float16).view(self.shape)
+
+    def _write(self, key: bytes, tokens: Tensor) -> None:
+        """Append the tokens of a window; if there is no room for them, keep none from here on."""
+        if self.output is None:
+            return
+        values = tokens.numpy().tobytes()
+        try:
+            need_space(self.folder, self.record, "caching", MAKE_ROOM)
+            end = self.output.seek(0, os.SEEK_END)
+            self.output.write(key + zlib.crc32(values).to_bytes(CHECKSUM, "big") + values)
+            self.output.flush()
+            self.places[key] = (self.output, end + HASH)
+        except (OSError, UserError):
+            self.output = None
