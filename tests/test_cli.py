@@ -89,7 +89,7 @@ def test_the_version_is_printed(capsys):
     ("arguments", "message"),
     [
         (["inof"], "depict: unknown command 'inof'. Did you mean 'info'?"),
-        (["info", "--decoder", "depict_as"], "depict: unknown decoder 'depict_as'. Did you mean 'depict_sa'?"),
+        (["info", "--decoder", "depict_saa"], "depict: unknown decoder 'depict_saa'. Did you mean 'depict_sa'?"),
         (["info", "--decoder", "depict_sa", "--encoder", "vit_tny_patch16_224"], "depict: unknown encoder"),
         (["info", "--decoder", "linear", "--decoder.layers", "2"], "depict: unknown option for the decoder 'linear'"),
         (["info", "--decoder", "depict_sa", "--image-size", "0"], "depict: --image-size and --classes must be"),

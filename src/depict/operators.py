@@ -3,9 +3,9 @@
 Tokens are rows, so every formula is the transpose of the paper's: Z (..., N, D), Q (..., C, D), and P (K, D) with
 K = heads * head_dim bases as rows; rows h*head_dim to (h+1)*head_dim are the basis P'_h of head h.
 
-Each operator is a function of tensors, and an `nn.Module` that owns P and a step size. Each has two equivalent paths:
-fused (`scaled_dot_product_attention`, which stores nothing of size N x N) and explicit, which also returns the
-attention.
+Each operator is a function of tensors, and an `nn.Module` that owns P and a step size. The released `softmax` form
+has two equivalent paths: fused (`scaled_dot_product_attention`, which stores nothing of size N x N) and explicit, which
+also returns the attention. The `exact` form keeps the inverse that the softmax replaces; its cost is linear in N.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depict.errors import UserError
+from depict.errors import UserError, unknown
+
+OPERATORS = ("softmax", "exact")
+"""Forms of MSSA and MSCA: as released, or the gradient that it was derived from."""
+EXACT_STEP = -0.1
+"""Initial step size of the exact form: a short step that lowers the rate."""
 
 
 def mssa(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
@@ -41,6 +46,35 @@ def msca_explicit(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 
     V, W = _project(Q, P, heads), _project(Z, P, heads)
     A = attention_weights(V, W, W.shape[-1] ** -0.5)
     return _lift(F.dropout(A, dropout) @ W, P), A
+
+
+def mssa_exact(Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
+    """sum_h W_h (I + a_h W_h^T W_h)^-1 P'_h with the coordinates W_h = Z P'_h^T, a (heads,): (..., N, D).
+
+    The gradient of sum_h R_h / a_h, where R_h = 1/2 logdet(I + a_h W_h^T W_h) is the projected coding rate: paper eq.
+    (22) before its inverse is replaced by a softmax. a = M / (N epsilon^2) in the paper.
+    """
+    return _exact_step(Z, Z, P, a)
+
+
+def msca_exact(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
+    """sum_h V_h (I + a_h W_h^T W_h)^-1 P'_h with V_h = Q P'_h^T and W_h = Z P'_h^T, a (heads,): (..., C, D).
+
+    The gradient with respect to Q of sum_h 1/2 tr(V_h (I + a_h W_h^T W_h)^-1 V_h^T): what Q would add to the coding
+    rate of Z, to first order and divided by a_h (docs/theory.md).
+    """
+    return _exact_step(Q, Z, P, a)
+
+
+def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
+    """K_h = a_h V_h (I + a_h W_h^T W_h)^-1 W_h^T, the signed weights of the exact form: (..., heads, C, N).
+
+    For Q = Z, W_h (I + a_h W_h^T W_h)^-1 = (I - K_h) W_h: a token minus its prediction from all tokens. A few
+    rows Q of Z give those rows of K_h, without anything of size N x N.
+    """
+    heads = len(a)
+    V, W = _project(Q, P, heads), _project(Z, P, heads)
+    return a[:, None, None] * (V @ _inverse(_gram(W.transpose(-2, -3).flatten(-2), heads), a) @ W.mT)
 
 
 def mssa_literal(Z: Tensor, P: Tensor, heads: int, epsilon: float) -> Tensor:
@@ -72,20 +106,30 @@ def msca_literal_step(Q: Tensor, Z: Tensor, P: Tensor, heads: int, alpha: float,
 class SubspaceAttention(nn.Module):
     """Base of MSSA and MSCA: one matrix of bases P (heads * head_dim, dim) and one step size of either sign.
 
-    The update is added, Z + step_size * MSSA(Z), so the paper's alpha is -step_size. Initialized as released: P from
-    N(0, 1/dim), the step size from N(0, 1).
+    The update is added, Z + step_size * MSSA(Z), so the paper's alpha is -step_size. P is initialized from
+    N(0, 1/dim), the step size from N(0, 1), both as released; the exact form starts at `EXACT_STEP`, and learns
+    c > 0 of every head, 1 at the start, with a = c M / N.
     """
 
-    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0, operator: str = "softmax"):
         super().__init__()
         check_sizes(dim=dim, heads=heads, head_dim=head_dim)
         check_dropout(dropout)
+        if operator not in OPERATORS:
+            raise unknown("operator", operator, OPERATORS)
+        if operator == "exact" and dropout:
+            raise UserError(f"dropout must be 0 with the exact operator, not {dropout}: it has no attention to drop.")
         self.heads = heads
         self.dropout = dropout
+        self.exact = operator == "exact"
         self.P = nn.Parameter(torch.empty(heads * head_dim, dim))
         self.step_size = nn.Parameter(torch.empty(1))
         normal_(self.P, dim**-0.5)
-        normal_(self.step_size, 1.0)
+        if self.exact:
+            self.log_c = nn.Parameter(torch.zeros(heads))
+            nn.init.constant_(self.step_size, EXACT_STEP)
+        else:
+            normal_(self.step_size, 1.0)
 
     @property
     def active_dropout(self) -> float:
@@ -96,21 +140,31 @@ class SubspaceAttention(nn.Module):
         """The basis of every head, (heads, head_dim, dim): a view of P."""
         return self.P.unflatten(0, (self.heads, -1))
 
+    def a(self, tokens: int) -> Tensor:
+        """a = c M / N of every head for N = `tokens`, (heads,), of the exact form."""
+        return self.log_c.exp() * (self.P.shape[0] // self.heads / tokens)
+
     def extra_repr(self) -> str:
         """Sizes shown by `print`."""
         rows, dim = self.P.shape
-        return f"dim={dim}, heads={self.heads}, head_dim={rows // self.heads}, dropout={self.dropout}"
+        form = "operator=exact" if self.exact else f"dropout={self.dropout}"
+        return f"dim={dim}, heads={self.heads}, head_dim={rows // self.heads}, {form}"
 
 
 class MSSA(SubspaceAttention):
     """The update of Z by self-attention: `Z = Z + mssa(norm(Z))`."""
 
     def forward(self, Z: Tensor) -> Tensor:
-        """step_size * MSSA(Z | P), (..., N, dim), by the fused path."""
+        """step_size * MSSA(Z | P), (..., N, dim), by the fused path or in the exact form."""
+        if self.exact:
+            return self.step_size * mssa_exact(Z, self.P, self.a(Z.shape[-2]))
         return self.step_size * mssa(Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The same update by the explicit path, and the attention (..., heads, N, N)."""
+        """The same update by the explicit path, and the attention or signed kernel (..., heads, N, N)."""
+        if self.exact:
+            a = self.a(Z.shape[-2])
+            return self.step_size * mssa_exact(Z, self.P, a), exact_kernel(Z, Z, self.P, a)
         update, A = mssa_explicit(Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
@@ -119,11 +173,16 @@ class MSCA(SubspaceAttention):
     """The update of Q by cross-attention to Z: `Q = Q + msca(Q, norm(Z))`. Q is not normalized."""
 
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
-        """step_size * MSCA(Q | Z, P) for Q (..., C, dim) and Z (..., N, dim): (..., C, dim), by the fused path."""
+        """step_size * MSCA(Q | Z, P) for Q (..., C, dim) and Z (..., N, dim): (..., C, dim)."""
+        if self.exact:
+            return self.step_size * msca_exact(Q, Z, self.P, self.a(Z.shape[-2]))
         return self.step_size * msca(Q, Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Q: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The same update by the explicit path, and the attention (..., heads, C, N)."""
+        """The same update by the explicit path, and the attention or signed kernel (..., heads, C, N)."""
+        if self.exact:
+            a = self.a(Z.shape[-2])
+            return self.step_size * msca_exact(Q, Z, self.P, a), exact_kernel(Q, Z, self.P, a)
         update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
@@ -149,11 +208,15 @@ def normal_(tensor: Tensor, std: float) -> None:
 
 def _project(X: Tensor, P: Tensor, heads: int) -> Tensor:
     """Coordinates of X (..., N, D) in the basis of every head: (..., heads, N, head_dim)."""
+    _check_bases(X, P, heads)
+    return F.linear(X, P).unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def _check_bases(X: Tensor, P: Tensor, heads: int) -> None:
     if heads < 1 or P.shape[0] % heads:
         raise UserError(f"{P.shape[0]} bases do not divide into {heads} heads; heads must be a divisor.")
     if X.shape[-1] != P.shape[1]:
         raise UserError(f"embeddings have dimension {X.shape[-1]} but the bases have {P.shape[1]}.")
-    return F.linear(X, P).unflatten(-1, (heads, -1)).transpose(-2, -3)
 
 
 def _lift(W: Tensor, P: Tensor) -> Tensor:
@@ -169,3 +232,46 @@ def attention_weights(V: Tensor, W: Tensor, scale: float) -> Tensor:
 def _literal_scale(Z: Tensor, head_dim: int, epsilon: float) -> float:
     """M / (N epsilon^2)."""
     return head_dim / (Z.shape[-2] * epsilon**2)
+
+
+def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
+    """sum_h V_h S_h^-1 P'_h with S_h = I + a_h W_h^T W_h, for queries Q (..., C, D) and tokens Z (..., N, D).
+
+    S_h^-1 is multiplied into P'_h before the tokens, so the work on N tokens is three matrix products: N D K, N K M
+    and N D K multiply-adds. If D <= K, two products in the embedding space, N D D each, are fewer. Gram matrices and
+    inverses are computed in float32 at least: in bfloat16, S_h would not be positive definite.
+    """
+    heads, (K, D) = len(a), P.shape
+    _check_bases(Q, P, heads)
+    _check_bases(Z, P, heads)
+    if D <= K:
+        with torch.autocast(Z.device.type, enabled=False):
+            bases = _wide(P).unflatten(0, (heads, -1))
+            covariance = _gram(Z, 1)
+            lifted = _inverse(bases @ covariance @ bases.mT, a) @ bases
+            step = bases.flatten(0, 1).mT @ lifted.flatten(-3, -2)
+        return Q @ step.to(Q.dtype)
+    W = F.linear(Z, P)
+    V = W if Q is Z else F.linear(Q, P)
+    with torch.autocast(Z.device.type, enabled=False):
+        lifted = _inverse(_gram(W, heads), a) @ _wide(P).unflatten(0, (heads, -1))
+    return V @ lifted.flatten(-3, -2).to(V.dtype)
+
+
+def _gram(W: Tensor, heads: int) -> Tensor:
+    """W_h^T W_h of coordinates W (..., N, heads * M), in float32 at least: (..., heads, M, M)."""
+    # One product per head reads W in place; a batched one over images and heads would copy it.
+    return torch.stack([W_h.mT @ W_h for W_h in _wide(W).unflatten(-1, (heads, -1)).unbind(-2)], dim=-3)
+
+
+def _inverse(gram: Tensor, a: Tensor) -> Tensor:
+    """(I + a_h gram_h)^-1 for gram (..., heads, M, M) and a (heads,)."""
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(identity + a.to(gram.dtype)[:, None, None] * gram)
+    # Fails if tokens are inf or nan or far beyond the precision: nan then reaches the loss, which stops a training.
+    return torch.cholesky_inverse(factor.masked_fill((failed != 0)[..., None, None], torch.nan))
+
+
+def _wide(X: Tensor) -> Tensor:
+    """X in float32, or in float64 if it is."""
+    return X if X.dtype == torch.float64 else X.float()

@@ -25,7 +25,7 @@ def test_a_rate_may_be_written_without_a_point(tmp_path):
     ("values", "message"),
     [
         ({"decodr": {}}, "unknown setting in here: 'decodr'. Did you mean 'decoder'?"),
-        ({"decoder": {"head": 3}}, "unknown setting in here, decoder: 'head'. Did you mean 'heads'?"),
+        ({"decoder": {"layrs": 3}}, "unknown setting in here, decoder: 'layrs'. Did you mean 'layers'?"),
         ({"seed": "one"}, "here, seed: 'one' is not of type int"),
         ({"seed": True}, "here, seed: True is not of type int"),
         ({"image_size": [1, 2, 3]}, r"here, image_size: \[1, 2, 3\] is not of type"),

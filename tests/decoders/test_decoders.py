@@ -11,7 +11,10 @@ MIXTURES = [
     for attention in ("mssa", "mhsa", "none")
     for feedforward in ("ista", "mlp", "none")
 ]
-CASES = [(name, {}) for name in DECODERS] + [("ablation", mixture) for mixture in MIXTURES]
+HEADS = [(name, {"head": head}) for name in DECODERS for head in ("cosine", "linear", "subspaces")]
+EXACT = [(name, {"operator": "exact"}) for name in ("depict_sa", "depict_ca", "ablation")]
+SOFTMAX = [("depict_us", {"operator": "softmax"})]
+CASES = [(name, {}) for name in DECODERS] + [("ablation", mixture) for mixture in MIXTURES] + HEADS + EXACT + SOFTMAX
 every_decoder = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
 
 
@@ -124,11 +127,15 @@ def test_segmenter_has_heads_of_64_by_default():
     ("arguments", "options", "message"),
     [
         (
-            ("depict_as", 64, 5),
+            ("depict_saa", 64, 5),
             {},
-            "Did you mean 'depict_sa'. Known: depict_sa, depict_ca, segmenter",
+            "Did you mean 'depict_sa'. Known: depict_sa, depict_ca, depict_us, segmenter",
         ),
-        (("linear", 64, 5), {"layers": 2}, "unknown option for the decoder 'linear': 'layers'. Known: none"),
+        (
+            ("linear", 64, 5),
+            {"layers": 2},
+            "unknown option for the decoder 'linear': 'layers'. Known: head, directions",
+        ),
         (("depict_sa", 64, 5), {"layer": 2}, "Did you mean 'layers'"),
         (("depict_sa", 64, 0), {}, "number of classes must be an integer of at least 1, not 0"),
         (("depict_sa", 64, 5), {"layers": 0}, "layers must be at least 1, not 0"),
@@ -136,6 +143,13 @@ def test_segmenter_has_heads_of_64_by_default():
         (("depict_sa", 64, 5), {"heads": 0}, "heads must be at least 1, not 0"),
         (("segmenter", 64, 5), {"heads": 5}, "5 heads do not divide the embedding dimension 64"),
         (("segmenter", 64, 5), {"dropout": 2.0}, "dropout must be in"),
+        (("depict_sa", 64, 5), {"operator": "exat"}, "unknown operator 'exat'. Did you mean 'exact'"),
+        (("depict_us", 64, 5), {"dropout": 0.1}, "dropout must be 0 with the exact operator, not 0.1"),
+        (("ablation", 64, 5), {"attention": "mhsa", "operator": "exact"}, "'exact' is a form of MSSA and does not fit"),
+        (("linear", 64, 5), {"head": "cosin"}, "unknown head 'cosin'. Did you mean 'cosine'"),
+        (("linear", 64, 5), {"directions": 2}, "directions 2 does not fit the head 'linear'"),
+        (("depict_us", 64, 5), {"directions": 0}, "directions must be at least 1, not 0"),
+        (("depict_us", 64, 5), {"logit_gain": 4.0}, "logit_gain 4.0 does not fit the head 'subspaces'"),
         (("ablation", 64, 5), {"attention": "msa"}, "unknown attention 'msa'. Did you mean"),
         (("ablation", 64, 5), {"feedforward": "moe"}, "unknown feedforward 'moe'. Known: ista, mlp, none"),
     ],
@@ -147,8 +161,17 @@ def test_what_cannot_be_built_is_refused_in_one_line(arguments, options, message
 
 
 def test_options_are_listed_with_their_defaults():
-    sizes = {"layers": 3, "heads": 3, "head_dim": 100}
-    assert decoder_options("depict_sa") == {**sizes, "dropout": 0.0, "logit_gain": 1.0, "step_size": None}
+    assert decoder_options("depict_sa") == {
+        "layers": 3,
+        "heads": 3,
+        "head_dim": 100,
+        "operator": "softmax",
+        "dropout": 0.0,
+        "head": "cosine",
+        "directions": None,
+        "logit_gain": 1.0,
+        "step_size": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "segmenter", "ablation"])

@@ -36,7 +36,7 @@ def test_the_card_describes_the_model_and_its_scores(run):
         "| mIoU, scenes val | 43.21 % |",
         "| mIoU, scenes val, multiscale, short-edge64 | 45.00 % |",
         "| mIoU, folder test photos val | 46.00 % |",
-        "`depict_sa` (layers 1, heads 3, head_dim 100, dropout 0.0, ",
+        "`depict_sa` (layers 1, heads 3, head_dim 100, operator softmax, dropout 0.0, ",
         f"{parameters(model.decoder) / 1e6:.3f} M parameters",
         "| 0 | sky | `#",
         "87.6 %",

@@ -47,7 +47,7 @@ def test_lines_that_the_paper_has_come_with_its_figures(settings):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("depict_as", "unknown decoder 'depict_as'. Did you mean 'depict_sa'?"),
+        ("depict_saa", "unknown decoder 'depict_saa'. Did you mean 'depict_sa'?"),
         ("depict_sa,lrr=1", "Did you mean 'lr'?"),
         ("depict_sa,lr", "'lr' is not SETTING=VALUE"),
         ("depict_sa,lr=[", "is not SETTING=VALUE"),

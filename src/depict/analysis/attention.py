@@ -136,7 +136,7 @@ def _decoder_attention(
         step = steps[index]
         assert step.attention is not None
         attention = step.attention[0]
-        cross = step.operator == "msca"  # its queries are the classes, its keys the patches
+        cross = step.operator.startswith("msca")  # its queries are the classes, its keys the patches
         row = patch if class_name is None else model.classes.index(class_name) + (0 if cross else patches)
         if (class_name is None and cross) or row is None or row >= attention.shape[1]:
             if layer is None:

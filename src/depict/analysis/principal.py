@@ -71,7 +71,7 @@ def stages(trace: Trace) -> dict[str, Floats]:
         embeddings["projected"] = trace.Z0
     counts: dict[str, int] = {}
     for step in trace.steps:
-        if step.operator != "msca":
+        if not step.operator.startswith("msca"):
             counts[step.operator] = counts.get(step.operator, 0) + 1
             embeddings[f"{step.operator} {counts[step.operator]}"] = step.Z
     return {name: Z[0].cpu().numpy() for name, Z in embeddings.items() if Z is not None}

@@ -52,8 +52,9 @@ class MSSAStep:
 
 def mssa_steps(decoder: Decoder, trace: Trace) -> list[MSSAStep]:
     """The MSSA steps of a pass over one image, in order; none for a decoder without MSSA."""
-    joint = isinstance(decoder, JointDecoder)
-    tokens = [torch.cat([Z, Q], dim=1)[0] if joint else Z[0] for Z, Q in zip(trace.Z, trace.Q, strict=True)]
+    tokens = [Z[0] for Z in trace.Z]
+    if isinstance(decoder, JointDecoder):
+        tokens = [torch.cat([Z, Q[0]]) for Z, Q in zip(tokens, trace.Q, strict=True)]
     return [
         MSSAStep(depth, block, tokens[depth], tokens[depth + 1], trace.Z[depth].shape[1])
         for depth, block in enumerate(sub_blocks(decoder))

@@ -52,6 +52,7 @@ RANGES = {
     "decoder.cross_head_dim": ONE_OR_MORE,
     "decoder.width": ONE_OR_MORE,
     "decoder.dropout": DROP,
+    "decoder.directions": ONE_OR_MORE,
     "decoder.logit_gain": FINITE,
     "decoder.step_size": FINITE,
     "data.short_edge": ONE_OR_MORE,

@@ -156,6 +156,6 @@ def _decoder(config: Config, classes: int) -> DecoderConfig:
     """The decoder's complete settings; few classes on a frozen encoder start with a larger gain."""
     decoder = with_defaults(config.decoder)
     few = config.encoder.freeze and config.train.optimizer == "adamw" and classes <= FEW_CLASSES
-    if few and decoder.logit_gain is not None and config.decoder.logit_gain is None:
+    if few and decoder.head == "cosine" and config.decoder.logit_gain is None:
         return replace(decoder, logit_gain=FEW_CLASSES_GAIN)
     return decoder

@@ -46,13 +46,15 @@ class DecoderConfig:
     """The head that turns embeddings into masks."""
 
     name: Annotated[str, flag("all of the paper's", "NAME", "--decoder")] = "depict_sa"
-    """depict_sa, depict_ca, segmenter, linear or ablation."""
+    """depict_sa, depict_ca, depict_us, segmenter, linear or ablation."""
     layers: Annotated[int | None, DECODERS_OWN] = None
     """Number of layers (depict_ca: of MSSA layers)."""
     heads: Annotated[int | None, DECODERS_OWN] = None
     """Attention heads per layer."""
     head_dim: Annotated[int | None, DECODERS_OWN] = None
     """Dimension of each head's subspace."""
+    operator: Annotated[Literal["softmax", "exact"] | None, DECODERS_OWN] = None
+    """MSSA and MSCA: softmax as published, or the exact gradient of the coding rate, whose cost is linear."""
     cross_layers: Annotated[int | None, DECODERS_OWN] = None
     """depict_ca: number of MSCA layers."""
     cross_heads: Annotated[int | None, DECODERS_OWN] = None
@@ -67,9 +69,14 @@ class DecoderConfig:
     """segmenter: embedding dimension."""
     dropout: Annotated[float | None, DECODERS_OWN] = None
     """Dropout inside the decoder."""
+    head: Annotated[Literal["cosine", "linear", "subspaces"] | None, DECODERS_OWN] = None
+    """How patches become masks: cosine with a norm over the classes (published), a dot product, or a subspace per
+    class."""
+    directions: Annotated[int | None, flag("4")] = None
+    """head subspaces: directions of each class."""
     logit_gain: Annotated[float | None, flag("1; with a frozen encoder and up to 16 classes 4")] = None
-    """Initial gain of the norm over the classes."""
-    step_size: Annotated[float | None, flag("drawn from N(0, 1)")] = None
+    """head cosine: initial gain of the norm over the classes."""
+    step_size: Annotated[float | None, flag("drawn from N(0, 1); exact -0.1")] = None
     """Initial value of all MSSA and MSCA step sizes."""
 
     def options(self) -> dict[str, Any]:

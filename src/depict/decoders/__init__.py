@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DECODERS = {
     "depict_sa": "depict.decoders.depict:DepictSA",
     "depict_ca": "depict.decoders.depict:DepictCA",
+    "depict_us": "depict.decoders.depict:DepictUS",
     "segmenter": "depict.decoders.segmenter:MaskTransformer",
     "linear": "depict.decoders.segmenter:Linear",
     "ablation": "depict.decoders.ablation:Ablation",

@@ -1,4 +1,5 @@
-"""The interface of decoders, the record of an unrolled pass, and masks as dot products."""
+"""The interface of decoders, the record of an unrolled pass, and the two kinds of decoders: with and without
+refined class embeddings."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from depict.decoders.blocks import LAYER_NORM, SubBlock
+from depict.decoders.blocks import LAYER_NORM, SubBlock, init_linear_layers
+from depict.decoders.heads import CosineHead, Head, LinearHead, unit
 from depict.errors import UserError
 
 Grid = tuple[int, int]
@@ -18,17 +20,19 @@ class Step:
     """One step of an unrolled decoder."""
 
     operator: str
-    """mssa, msca, mhsa, ista or mlp."""
+    """mssa, msca, mssa_exact, msca_exact, mhsa, ista or mlp."""
     Z: Tensor
     """Patch embeddings after the step, (B, N, D)."""
-    Q: Tensor
-    """Class embeddings after the step, (B, C, D)."""
+    Q: Tensor | None
+    """Class embeddings after the step, (B, C, D); None in a decoder that does not refine them."""
     P: Tensor | None = None
     """Basis of every head (heads, head_dim, D): the subspaces of MSSA and MSCA, the query rows of MHSA."""
     step_size: Tensor | None = None
     """The learned step (1,) of MSSA and MSCA; the paper's alpha is its negative."""
+    a: Tensor | None = None
+    """The scale of the coding rate of every head, (heads,), in the exact forms."""
     attention: Tensor | None = None
-    """(B, heads, queries, keys), if requested."""
+    """(B, heads, queries, keys), if requested; the signed kernel of the exact forms."""
 
 
 @dataclass
@@ -41,22 +45,23 @@ class Trace:
     Z0: Tensor | None = None
     """Patch embeddings before the first step, (B, N, D)."""
     Q0: Tensor | None = None
-    """Class embeddings before the first step, (B, C, D); None for the linear decoder."""
+    """Class embeddings before the first step, (B, C, D); None in a decoder that does not refine them."""
     steps: list[Step] = field(default_factory=list)
     Z_unit: Tensor | None = None
-    """Final patch embeddings of unit length, (B, N, D): masks = mask_norm(Z_unit @ Q_unit^T)."""
+    """Final patch embeddings of unit length, (B, N, D). With the cosine head, masks = mask_norm(Z_unit @ Q_unit^T)."""
     Q_unit: Tensor | None = None
-    """Final class embeddings of unit length, (B, C, D)."""
+    """Final class embeddings of unit length, (B, C, D); None in a decoder that does not refine them."""
     grid: Grid = (0, 0)
     """Rows and columns of patches, h * w = N."""
     masks: Tensor | None = None
     """The result of `forward`, (B, C, h, w)."""
 
-    def record(self, layer: nn.Module, inputs: tuple[Tensor, ...], Z: Tensor, Q: Tensor) -> None:
+    def record(self, layer: nn.Module, inputs: tuple[Tensor, ...], Z: Tensor, Q: Tensor | None) -> None:
         """Append the step of `layer`, which turned `inputs` into Z and Q."""
         assert isinstance(layer, SubBlock)
         attention = layer.attention(*inputs) if self.with_attention else None
-        self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), attention))
+        a = layer.a(inputs[-1].shape[-2])
+        self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), a, attention))
 
     @property
     def Z(self) -> list[Tensor]:  # noqa: N802
@@ -99,36 +104,74 @@ class Decoder(nn.Module):
             raise UserError(f"{Z.shape[1]} tokens do not fill a grid of {grid[0]} x {grid[1]}.")
 
 
-class ClassEmbeddingDecoder(Decoder):
-    """A decoder with one learned embedding per class, whose masks are cosines between patches and classes."""
+class PatchDecoder(Decoder):
+    """Steps on the patches alone, then a head whose class embeddings are parameters, the same for every image."""
 
-    def __init__(self, dim: int, num_classes: int, logit_gain: float = 1.0):
+    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock], head: Head):
+        super().__init__(dim, num_classes)
+        self.layers = nn.ModuleList(layers)
+        self.head: Head | nn.Linear
+        if isinstance(head, LinearHead):  # with its class embeddings, a linear layer as Segmenter's checkpoints name it
+            self.head = nn.Linear(dim, num_classes)
+            init_linear_layers(self.head)
+        else:
+            self.head = head
+            self.class_embeddings = nn.Parameter(torch.empty(num_classes, dim))
+            nn.init.trunc_normal_(self.class_embeddings, std=0.02)
+
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
+        self.check(Z, grid)
+        if trace is not None:
+            trace.Z0 = Z
+        for layer in self.layers:
+            before, Z = Z, layer(Z)
+            if trace is not None:
+                trace.record(layer, (before,), Z, None)
+        if trace is not None:
+            trace.Z_unit = unit(Z)
+        logits = self.head(Z) if isinstance(self.head, nn.Linear) else self.head(Z, self.class_embeddings)
+        return logits.mT.unflatten(-1, grid)
+
+    def multiply_adds(self, N: int) -> int:
+        """All layers on N patches, then the head."""
+        steps = sum(layer.multiply_adds(N) for layer in self.layers)  # type: ignore[operator]
+        if isinstance(self.head, nn.Linear):
+            return steps + N * self.dim * self.num_classes
+        return steps + self.head.multiply_adds(N, self.dim)
+
+
+class ClassEmbeddingDecoder(Decoder):
+    """A decoder that refines one learned embedding per class, and compares patches with the result."""
+
+    def __init__(self, dim: int, num_classes: int, head: Head):
         super().__init__(dim, num_classes)
         self.class_embeddings = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.trunc_normal_(self.class_embeddings, std=0.02)
-        self.mask_norm = nn.LayerNorm(num_classes)
-        # The norm limits logits to gain * sqrt(C - 1): with few classes, cross-entropy needs a larger gain.
-        nn.init.constant_(self.mask_norm.weight, logit_gain)
+        # Released checkpoints name the cosine head by its norm over the classes.
+        self.head_name = "mask_norm" if isinstance(head, CosineHead) else "head"
+        self.add_module(self.head_name, head)
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
-        """LayerNorm over the classes of the cosines of Z (B, N, D) and Q (B, C, D): (B, C, h, w)."""
-        Z = Z / Z.norm(dim=-1, keepdim=True)
-        Q = Q / Q.norm(dim=-1, keepdim=True)
+        """Masks (B, C, h, w) of the final patches Z (B, N, D) and classes Q (B, C, D)."""
         if trace is not None:
-            trace.Z_unit, trace.Q_unit = Z, Q
-        return self.mask_norm(Z @ Q.mT).mT.unflatten(-1, grid)
+            trace.Z_unit, trace.Q_unit = unit(Z), unit(Q)
+        head = self.get_submodule(self.head_name)
+        if not isinstance(head, CosineHead):
+            Q = self.dim**-0.5 * Q  # both are of length sqrt(D) about, and logits should start near 1
+        return head(Z, Q).mT.unflatten(-1, grid)
 
     def mask_multiply_adds(self, N: int) -> int:
-        """The final norms of patches and classes, the dot product and the norm over classes."""
-        C, D = self.num_classes, self.dim
-        return LAYER_NORM * (N + C) * D + N * C * D + LAYER_NORM * N * C
+        """The final norms of patches and classes, and the head."""
+        head: Head = self.get_submodule(self.head_name)  # type: ignore[assignment]
+        return LAYER_NORM * (N + self.num_classes) * self.dim + head.multiply_adds(N, self.dim)
 
 
 class JointDecoder(ClassEmbeddingDecoder):
     """Steps on the concatenation [patches, classes]: DEPICT-SA, Segmenter and the ablation."""
 
-    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock], logit_gain: float = 1.0):
-        super().__init__(dim, num_classes, logit_gain)
+    def __init__(self, dim: int, num_classes: int, layers: list[SubBlock], head: Head):
+        super().__init__(dim, num_classes, head)
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim)
 

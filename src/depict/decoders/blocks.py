@@ -28,6 +28,10 @@ class SubBlock(nn.Module):
         """The learned step size, (1,); None if there is none."""
         return None
 
+    def a(self, tokens: int) -> Tensor | None:
+        """The scale of the coding rate of every head for this number of tokens, (heads,); None unless exact."""
+        return None
+
     def attention(self, *args: Any, **kwargs: Any) -> Tensor | None:
         """Attention (B, heads, queries, keys) for the arguments of `forward`; None if there is none."""
         return None
@@ -41,6 +45,12 @@ class SubspaceBlock(SubBlock):
     """A step on the coding rate: a pre-norm, and an operator that owns P and the step size."""
 
     operator: MSSA | MSCA
+    norm: nn.LayerNorm
+
+    @property
+    def exact(self) -> bool:
+        """Whether the operator is the gradient itself, not its approximation by a softmax."""
+        return self.operator.exact
 
     def bases(self) -> Tensor:
         """The bases P'_h of all heads, (heads, head_dim, D)."""
@@ -50,28 +60,45 @@ class SubspaceBlock(SubBlock):
         """The learned step size, (1,); the paper's alpha is its negative."""
         return self.operator.step_size
 
+    def a(self, tokens: int) -> Tensor | None:
+        """The scale of the coding rate of every head, (heads,); None unless exact."""
+        return self.operator.a(tokens) if self.exact else None
+
+    def exact_multiply_adds(self, tokens: int, queries: int) -> int:
+        """The norm and the exact operator: its products with tokens, bases and the inverse of every head."""
+        K, D = self.operator.P.shape
+        heads = self.operator.heads
+        M = K // heads
+        inverse = heads * M**3 // 2  # Cholesky factor M^3 / 6, inverse from it M^3 / 3
+        if D <= K:
+            return LAYER_NORM * tokens * D + (tokens + queries) * D * D + K * D * (2 * D + 2 * M) + inverse
+        projected = tokens if queries == tokens else tokens + queries
+        return LAYER_NORM * tokens * D + projected * K * D + (tokens + D) * K * M + queries * K * D + inverse
+
 
 class MSSABlock(SubspaceBlock):
     """X + step_size * MSSA(LayerNorm(X)), paper eq. (22) as released."""
 
-    name = "mssa"
     operator: MSSA
 
-    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0, operator: str = "softmax"):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
-        self.operator = MSSA(dim, heads, head_dim, dropout)
+        self.operator = MSSA(dim, heads, head_dim, dropout, operator)
+        self.name = "mssa_exact" if self.exact else "mssa"
 
     def forward(self, X: Tensor) -> Tensor:
         """X after one step, (B, N, D)."""
         return X + self.operator(self.norm(X))
 
     def attention(self, X: Tensor) -> Tensor:
-        """Attention (B, heads, N, N) of the step at X."""
+        """Attention or signed kernel (B, heads, N, N) of the step at X."""
         return self.operator.explicit(self.norm(X))[1]
 
     def multiply_adds(self, tokens: int) -> int:
         """The norm, two products with P and two with the attention."""
+        if self.exact:
+            return self.exact_multiply_adds(tokens, tokens)
         K, D = self.operator.P.shape
         return LAYER_NORM * tokens * D + 2 * tokens * K * D + 2 * tokens * tokens * K
 
@@ -79,24 +106,26 @@ class MSSABlock(SubspaceBlock):
 class MSCABlock(SubspaceBlock):
     """Q + step_size * MSCA(Q | LayerNorm(Z)), paper eq. (19) as released: Q itself is not normalized."""
 
-    name = "msca"
     operator: MSCA
 
-    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0):
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float = 0.0, operator: str = "softmax"):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
-        self.operator = MSCA(dim, heads, head_dim, dropout)
+        self.operator = MSCA(dim, heads, head_dim, dropout, operator)
+        self.name = "msca_exact" if self.exact else "msca"
 
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
         """Q after one step, (B, C, D); Z (B, N, D) is fixed."""
         return Q + self.operator(Q, self.norm(Z))
 
     def attention(self, Q: Tensor, Z: Tensor) -> Tensor:
-        """Attention (B, heads, C, N) of the step."""
+        """Attention or signed kernel (B, heads, C, N) of the step."""
         return self.operator.explicit(Q, self.norm(Z))[1]
 
     def multiply_adds(self, tokens: int, queries: int) -> int:  # type: ignore[override]
         """The norm of Z, three products with P and two with the attention."""
+        if self.exact:
+            return self.exact_multiply_adds(tokens, queries)
         K, D = self.operator.P.shape
         return LAYER_NORM * tokens * D + (tokens + 2 * queries) * K * D + 2 * queries * tokens * K
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from depict.decoders.base import ClassEmbeddingDecoder, Grid, JointDecoder, Trace
+from depict.decoders.base import ClassEmbeddingDecoder, Grid, JointDecoder, PatchDecoder, Trace
 from depict.decoders.blocks import MSCABlock, MSSABlock, SubBlock
+from depict.decoders.heads import create_head
 from depict.operators import SubspaceAttention, check_sizes
 
 
@@ -19,13 +20,16 @@ class DepictSA(JointDecoder):
         layers: int = 3,
         heads: int = 3,
         head_dim: int = 100,
+        operator: str = "softmax",
         dropout: float = 0.0,
+        head: str = "cosine",
+        directions: int | None = None,
         logit_gain: float = 1.0,
         step_size: float | None = None,
     ):
         check_sizes(layers=layers)
-        blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)]
-        super().__init__(dim, num_classes, blocks, logit_gain)
+        blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout, operator) for _ in range(layers)]
+        super().__init__(dim, num_classes, blocks, create_head(head, dim, num_classes, directions, logit_gain))
         init_step_sizes(self, step_size)
 
 
@@ -42,16 +46,19 @@ class DepictCA(ClassEmbeddingDecoder):
         cross_layers: int = 3,
         cross_heads: int = 3,
         cross_head_dim: int = 50,
+        operator: str = "softmax",
         dropout: float = 0.0,
+        head: str = "cosine",
+        directions: int | None = None,
         logit_gain: float = 1.0,
         step_size: float | None = None,
     ):
         check_sizes(layers=layers, cross_layers=cross_layers)
-        super().__init__(dim, num_classes, logit_gain)
-        self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout) for _ in range(layers)])
+        super().__init__(dim, num_classes, create_head(head, dim, num_classes, directions, logit_gain))
+        self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout, operator) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)
         self.cross_layers = nn.ModuleList(
-            [MSCABlock(dim, cross_heads, cross_head_dim, dropout) for _ in range(cross_layers)]
+            [MSCABlock(dim, cross_heads, cross_head_dim, dropout, operator) for _ in range(cross_layers)]
         )
         self.class_norm = nn.LayerNorm(dim)
         init_step_sizes(self, step_size)
@@ -80,8 +87,35 @@ class DepictCA(ClassEmbeddingDecoder):
         return refined + fitted + self.mask_multiply_adds(N)
 
 
+class DepictUS(PatchDecoder):
+    """DEPICT-US, a union of subspaces: MSSA refines the patches, and each class is a subspace of their space.
+
+    The appendix of the paper argues for one subspace per class. No class embedding is refined: masks come from the
+    head.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        layers: int = 2,
+        heads: int = 3,
+        head_dim: int = 100,
+        operator: str = "exact",
+        dropout: float = 0.0,
+        head: str = "subspaces",
+        directions: int | None = None,
+        logit_gain: float = 1.0,
+        step_size: float | None = None,
+    ):
+        check_sizes(layers=layers)
+        blocks: list[SubBlock] = [MSSABlock(dim, heads, head_dim, dropout, operator) for _ in range(layers)]
+        super().__init__(dim, num_classes, blocks, create_head(head, dim, num_classes, directions, logit_gain))
+        init_step_sizes(self, step_size)
+
+
 def init_step_sizes(decoder: nn.Module, step_size: float | None) -> None:
-    """Set all step sizes of a decoder to one value; None keeps those drawn from N(0, 1), as released."""
+    """Set all step sizes of a decoder to one value; None keeps those of the operator."""
     if step_size is not None:
         for part in decoder.modules():
             if isinstance(part, SubspaceAttention):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from depict.decoders.base import Decoder, Grid, JointDecoder, Trace
+from depict.decoders.base import Grid, JointDecoder, PatchDecoder, Trace
 from depict.decoders.blocks import MHSABlock, MLPBlock, SubBlock, init_linear_layers
+from depict.decoders.heads import create_head
 from depict.operators import check_sizes, normal_
 
 
@@ -23,6 +24,8 @@ class MaskTransformer(JointDecoder):
         layers: int = 2,
         heads: int | None = None,
         dropout: float = 0.1,
+        head: str = "cosine",
+        directions: int | None = None,
         logit_gain: float = 1.0,
         width: int | None = None,
     ):
@@ -32,7 +35,7 @@ class MaskTransformer(JointDecoder):
         blocks: list[SubBlock] = []
         for _ in range(layers):
             blocks += [MHSABlock(width, heads, dropout), MLPBlock(width, dropout)]
-        super().__init__(width, num_classes, blocks, logit_gain)
+        super().__init__(width, num_classes, blocks, create_head(head, width, num_classes, directions, logit_gain))
         self.token_dim = dim
         self.proj_in = nn.Linear(dim, width)
         self.proj_patches = nn.Parameter(torch.empty(width, width))
@@ -55,21 +58,15 @@ class MaskTransformer(JointDecoder):
         return super().multiply_adds(N) + projections
 
 
-class Linear(Decoder):
-    """One linear layer per patch."""
+class Linear(PatchDecoder):
+    """No steps: the head on the tokens as they are, by default one linear layer."""
 
-    def __init__(self, dim: int, num_classes: int):
-        super().__init__(dim, num_classes)
-        self.head = nn.Linear(dim, num_classes)
-        init_linear_layers(self)
-
-    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
-        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
-        self.check(Z, grid)
-        if trace is not None:
-            trace.Z0 = Z
-        return self.head(Z).mT.unflatten(-1, grid)
-
-    def multiply_adds(self, N: int) -> int:
-        """One product."""
-        return N * self.dim * self.num_classes
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        head: str = "linear",
+        directions: int | None = None,
+        logit_gain: float = 1.0,
+    ):
+        super().__init__(dim, num_classes, [], create_head(head, dim, num_classes, directions, logit_gain))
