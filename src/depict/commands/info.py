@@ -27,15 +27,17 @@ def main(
     encoder: EncoderConfig = EncoderConfig(),  # noqa: B008
     image_size: int = 512,
     classes: int = 150,
+    models: bool = False,
     json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """List parameters and GFLOPs of every decoder next to the paper's figures.
 
-    Any flag but --json prints one model instead of the paper's tables.
+    Any flag but --json and --models prints one model instead of the paper's tables.
 
     Examples:
         depict info
         depict info --decoder depict_sa --encoder vit_small_patch16_384 --classes 150
+        depict info --models
         depict info --json
 
     Args:
@@ -43,8 +45,12 @@ def main(
         encoder: The encoder of that model.
         image_size: Side of its square input in pixels.
         classes: Its number of classes.
+        models: List the trained models that come with depict instead; use their names wherever a RUN is expected.
         json_: Print JSON with exact integers.
     """
+    if models:
+        _print_models()
+        return
     if (decoder, encoder, image_size, classes) != (DecoderConfig(name=""), EncoderConfig(), 512, 150):
         _one_model(dataclasses.replace(decoder, name=decoder.name or "depict_sa"), encoder, image_size, classes, json_)
         return
@@ -55,6 +61,17 @@ def main(
         print(json.dumps(report, indent=2))
     else:
         _print_tables(facts)
+
+
+def _print_models() -> None:
+    """One line for each shipped model: its name and the first sentence of its card."""
+    from depict.io.shipped import shipped_models
+
+    if not (found := shipped_models()):
+        print("No trained models come with this version of depict.")
+    for name, folder in found.items():
+        lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+        print(f"{name}  {next(line for line in lines if line and not line.startswith(('#', '---')))}")
 
 
 def _facts(row: Row) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from tyro.constructors import MISSING_NONPROP, StructConstructorSpec, StructFiel
 
 from depict.config.flags import RULES
 from depict.config.schema import Config, DecoderConfig
+from depict.errors import UserError
 
 BASIC = (
     *("data.name", "data.root", "decoder.name", "encoder.name", "encoder.pretrained", "encoder.freeze"),
-    *("train.cache_features", "image_size", "train.epochs", "train.batch", "train.lr", "train.device"),
+    *("train.init", "train.cache_features", "image_size", "train.epochs", "train.batch", "train.lr", "train.device"),
 )
 GROUPS = {
     "optimization": (
@@ -42,10 +43,25 @@ def base_config(arguments: list[str], otherwise: Config | None = None) -> Config
         from depict.config.presets import load_config
 
         base = load_config(name)
+    if (init := value_of("--init", arguments)) is not None:
+        base = _with_model_of(init, base)
     decoder = value_of("--decoder", arguments) or value_of("--decoder.name", arguments)
     if decoder not in (None, base.decoder.name):
         base.decoder = DecoderConfig(decoder)  # the options were another decoder's
     return base
+
+
+def _with_model_of(run: str, base: Config) -> Config:
+    """`base` with the encoder, decoder and image size of a run."""
+    from depict.config.presets import load_config
+    from depict.io.hub import CONFIG, local_run
+
+    path = local_run(run) / CONFIG
+    if not path.is_file():
+        raise UserError(f"--init '{run}' is not a run folder: there is no {CONFIG} in it.")
+    model = load_config(str(path))
+    encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
+    return dataclasses.replace(base, encoder=encoder, decoder=model.decoder, image_size=model.image_size)
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

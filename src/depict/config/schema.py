@@ -149,6 +149,8 @@ class TrainConfig:
     """Cross-entropy, alone or with soft Dice or Lovász-softmax."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced weights each class by the median class frequency divided by its own."""
+    init: Annotated[str | None, flag("the encoder's weights", "RUN")] = None
+    """Start from the weights of this run. Its encoder, decoder and image size are the defaults; classes may differ."""
     cache_features: bool = False
     """Run the frozen encoder once per image, and train and validate the decoder on its cached features."""
     cache_crop: Annotated[float | None, flag("whole images")] = None

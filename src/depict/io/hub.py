@@ -1,4 +1,4 @@
-"""Fetching runs from the Hugging Face hub by `hf-hub:user/name`.
+"""Where a RUN is: a folder, a model that comes with depict, or `hf-hub:user/name` on the Hugging Face hub.
 
 What comes from the hub is untrusted: only two files are fetched, plain YAML and safetensors, and neither can run code.
 """
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from depict.errors import UserError, one_line
+from depict.io.shipped import shipped_model
 
 PREFIX = "hf-hub:"
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
@@ -18,9 +19,12 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def local_run(run: str | Path) -> Path:
-    """The folder of a run. `hf-hub:user/name` or `hf-hub:user/name@revision` is downloaded once and cached."""
+    """The folder of a run, of a shipped model by its name, or of `hf-hub:user/name`, downloaded once and cached.
+
+    `hf-hub:user/name@revision` chooses a revision.
+    """
     if not str(run).startswith(PREFIX):
-        return Path(run)
+        return shipped_model(str(run)) or Path(run)
     name, _, revision = str(run).removeprefix(PREFIX).partition("@")
     check_name(name)
     from huggingface_hub import snapshot_download
@@ -57,8 +61,8 @@ def connection_error(name: str) -> Exception | None:
 
 
 def output_folder(run: str | Path) -> Path:
-    """The folder for results about a run: its own, or the current one for a run on the hub."""
-    return Path() if str(run).startswith(PREFIX) else Path(run)
+    """The folder for results about a run: its own, or the current one for a run on the hub or a shipped model."""
+    return Path() if str(run).startswith(PREFIX) or shipped_model(str(run)) else Path(run)
 
 
 def check_name(name: str) -> None:

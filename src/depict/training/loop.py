@@ -37,6 +37,7 @@ from depict.training.class_weights import balanced_weights
 from depict.training.engine import global_sum, is_sharded, running_engine
 from depict.training.feature_builder import open_cache
 from depict.training.feature_cache import FeatureBatch, feature_batches
+from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.stopping import InterruptedTraining, StopSignals
@@ -74,6 +75,7 @@ class Trainer:
         self.main, device = accelerator.is_main_process, accelerator.device
         torch.manual_seed(config.seed)
         self.model = SegmentationModel(config, training.classes, training.palette).to(device)
+        self.init_text = init_from(self.model, self.settings.init) if self.settings.init else None
         if self.settings.checkpointing:
             self.model.encoder.vit.set_grad_checkpointing()
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -108,6 +110,8 @@ class Trainer:
         if self.main:
             save_config(self.model, self.out)
         say(self.accelerator, settings_text(self.config))
+        if self.init_text:
+            say(self.accelerator, self.init_text)
         if warning := few_images_warning(self.validation):
             say(self.accelerator, warning)
         log = Log(

@@ -1,0 +1,51 @@
+"""Starting a training from the weights of another run, whose classes may be others."""
+
+from __future__ import annotations
+
+import torch
+
+from depict.decoders import create_decoder
+from depict.errors import UserError
+from depict.model import SegmentationModel
+from depict.runs import load
+
+DECODER = "decoder."
+
+
+def init_from(model: SegmentationModel, run: str) -> str:
+    """Copy the weights of `run` into `model`, and return a line that says what was copied.
+
+    What belongs to a class is copied for the classes that both know by the same name; the others
+    keep their random start. A decoder of another kind or size keeps its random start as a whole.
+    """
+    source = load(run)
+    names = source.classes
+    known = {index: names.index(name) for index, name in enumerate(model.classes) if name in names}
+    same_decoder = source.config.decoder == model.config.decoder
+    by_class = _class_tensors(model) if same_decoder else set()
+    given, own = source.state_dict(), model.state_dict()
+    for name, tensor in own.items():
+        if name.startswith(DECODER) and not same_decoder:
+            continue
+        if name not in given or (name not in by_class and given[name].shape != tensor.shape):
+            raise UserError(
+                f"--init '{run}' does not fit the model at '{name}': leave its encoder and --image-size as they are."
+            )
+        if name in by_class:
+            for index, other in known.items():
+                tensor[index] = given[name][other]
+        else:
+            tensor.copy_(given[name])
+    model.load_state_dict(own)
+    if not same_decoder:
+        return f"starting from '{run}': its encoder, with a new decoder."
+    return f"starting from '{run}': it knows {len(known)} of the {len(model.classes)} classes by name."
+
+
+def _class_tensors(model: SegmentationModel) -> set[str]:
+    """The names of the decoder's tensors that have a row for each class: their shapes change with the classes."""
+    decoder = model.config.decoder
+    with torch.device("meta"):
+        larger = create_decoder(decoder.name, model.decoder.token_dim, model.num_classes + 1, **decoder.options())
+    shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
+    return {DECODER + name for name, tensor in model.decoder.state_dict().items() if tensor.shape != shapes[name]}

@@ -1,0 +1,45 @@
+"""Models that come with depict work by name wherever a run does."""
+
+from pathlib import Path
+
+import pytest
+
+import depict
+from depict.cli import main
+from depict.io import shipped
+from depict.io.hub import local_run, output_folder
+from depict.runs import save
+from support.tiny_model import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of a shipped model `small-one`; the tests run in another one."""
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "models")
+    save(tiny_model(), tmp_path / "models" / "small-one")
+    (tmp_path / "models" / "small-one" / "README.md").write_text("# small-one\n\nA model for tests.\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "models" / "small-one"
+
+
+def test_a_shipped_model_is_loaded_by_its_name(folder):
+    assert local_run("small-one") == folder
+    assert depict.load("small-one").classes == tiny_model().classes
+
+
+def test_results_about_a_shipped_model_go_to_the_current_folder(folder):
+    assert output_folder("small-one") == Path()
+    assert output_folder("other") == Path("other")
+
+
+def test_a_local_folder_of_the_same_name_is_an_error_that_names_the_way_out(folder):
+    save(tiny_model(), Path("small-one"))
+    with pytest.raises(depict.UserError, match="and a local folder: write './small-one' for the folder"):
+        depict.load("small-one")
+    assert depict.load("./small-one").classes
+
+
+def test_info_lists_the_models(folder, capsys):
+    assert main(["info", "--models"]) == 0
+    assert capsys.readouterr().out == "small-one  A model for tests.\n"

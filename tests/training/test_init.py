@@ -1,0 +1,90 @@
+"""Starting from another run: its weights, and the rows of the classes that both know."""
+
+import pytest
+import torch
+
+from depict import UserError, create_model
+from depict.cli import main
+from depict.runs import load, save
+from depict.training.init import init_from
+from support.trainings import small_command
+
+ENCODER = {"encoder": "vit_tiny_patch16_224", "image_size": 32}
+
+
+def model(classes, decoder="depict_sa", seed=0, **options):
+    torch.manual_seed(seed)
+    return create_model(decoder, classes=classes, **ENCODER, **options)
+
+
+@pytest.fixture
+def run(tmp_path):
+    save(model(["tree", "road", "sky"]), tmp_path / "run")
+    return str(tmp_path / "run")
+
+
+def test_all_weights_are_copied_and_classes_by_their_names(run):
+    new, source = model(["sky", "wall", "tree", "car"], seed=1), load(run)
+    start = new.decoder.class_embeddings.detach().clone()
+    text = init_from(new, run)
+    assert text == f"starting from '{run}': it knows 2 of the 4 classes by name."
+    expected = source.state_dict()
+    by_class = {name for name, tensor in new.state_dict().items() if tensor.shape != expected[name].shape}
+    assert "decoder.class_embeddings" in by_class
+    for name, tensor in new.state_dict().items():
+        if name not in by_class:
+            assert torch.equal(tensor, expected[name]), name
+    embeddings = new.decoder.class_embeddings
+    assert torch.equal(embeddings[0], source.decoder.class_embeddings[2])
+    assert torch.equal(embeddings[2], source.decoder.class_embeddings[0])
+    assert torch.equal(embeddings[[1, 3]], start[[1, 3]])
+
+
+def test_as_many_classes_with_other_names_are_still_other_classes(run):
+    new = model(["a", "b", "road"], seed=1)
+    start = new.decoder.class_embeddings.detach().clone()
+    init_from(new, run)
+    assert torch.equal(new.decoder.class_embeddings[:2], start[:2])
+    assert torch.equal(new.decoder.class_embeddings[2], load(run).decoder.class_embeddings[1])
+
+
+@pytest.mark.parametrize("decoder", ["linear", "depict_us", "segmenter", "depict_ca"])
+def test_every_decoder_can_start_from_one_of_its_kind(tmp_path, decoder):
+    save(model(["tree", "road"], decoder), tmp_path / "run")
+    new = model(["road", "car", "tree"], decoder, seed=1)
+    assert "knows 2 of the 3" in init_from(new, str(tmp_path / "run"))
+
+
+def test_another_decoder_keeps_its_random_start(run):
+    new = model(["tree", "road"], "linear", seed=1)
+    start = new.decoder.head.weight.detach().clone() if hasattr(new.decoder.head, "weight") else None
+    assert init_from(new, run) == f"starting from '{run}': its encoder, with a new decoder."
+    assert torch.equal(new.encoder.vit.norm.weight, load(run).encoder.vit.norm.weight)
+    assert start is None or torch.equal(new.decoder.head.weight, start)
+
+
+def test_another_image_size_or_encoder_is_refused_in_one_line(run):
+    torch.manual_seed(1)
+    larger = create_model("depict_sa", encoder="vit_tiny_patch16_224", classes=["tree"], image_size=64)
+    with pytest.raises(UserError, match="does not fit the model at 'encoder.vit.pos_embed'.*--image-size"):
+        init_from(larger, run)
+
+
+def test_a_training_starts_from_a_run_with_its_encoder_decoder_and_size(tmp_path, pictures, capfd):
+    assert main(small_command(pictures, tmp_path / "first")) == 0
+    words = f"""train --out {tmp_path / "second"} --data folder --root {pictures} --data.workers 0 --epochs 1
+        --batch 4 --device cpu --init {tmp_path / "first"} --lr 1e-12 --optimizer sgd""".split()
+    assert main(words) == 0
+    assert "it knows 3 of the 3 classes by name" in capfd.readouterr().err
+    first, second = load(tmp_path / "first"), load(tmp_path / "second")
+    assert (second.config.encoder, second.config.decoder) == (first.config.encoder, first.config.decoder)
+    for name, tensor in second.state_dict().items():
+        torch.testing.assert_close(tensor, first.state_dict()[name], rtol=1e-4, atol=1e-4)
+    assert main(words) == 0
+    assert "is finished" in capfd.readouterr().err
+
+
+def test_a_start_that_is_no_run_is_one_line(tmp_path, pictures, capsys):
+    words = f"train --out {tmp_path / 'run'} --data folder --root {pictures} --init {tmp_path}".split()
+    assert main(words) == 2
+    assert "is not a run folder: there is no config.yaml in it" in capsys.readouterr().err
