@@ -51,9 +51,9 @@ def row_of(config):
     return next(row for row in paper_rows() if row.config == config)
 
 
-def counted(name, dim, classes, grid, **options):
+def counted(name, dim, classes, grid, device="meta", **options):
     """Multiply-adds of a decoder by PyTorch's counter, with 5 per element of every LayerNorm."""
-    with torch.device("meta"):
+    with torch.device(device):
         decoder = create_decoder(name, dim, classes, **options).eval().requires_grad_(False)
         Z = torch.empty(1, grid[0] * grid[1], dim)
     norm = {torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 10 * torch.Size(shape).numel()}
@@ -72,6 +72,22 @@ def test_formulas_count_what_pytorch_counts(row):
 def test_a_mask_transformer_wider_than_its_tokens_is_counted():
     model = ("segmenter", 64, 5, (3, 4))
     assert decoder_costs(*model, width=128)[1] == counted(*model, width=128)
+
+
+@pytest.mark.parametrize("head", ["cosine", "linear", "subspaces"])
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "segmenter", "linear"])
+def test_every_head_is_counted(name, head):
+    model = (name, 64, 5, (3, 4))
+    assert decoder_costs(*model, head=head)[1] == counted(*model, head=head)
+
+
+@pytest.mark.parametrize("dim", [64, 400], ids=["embedding space, D <= K", "coordinates, D > K"])
+@pytest.mark.parametrize(("name", "layers"), [("depict_sa", 3), ("depict_ca", 3), ("depict_us", 2)])
+def test_the_exact_operator_is_counted_with_its_inverses_which_pytorch_leaves_out(name, layers, dim):
+    model = (name, dim, 5, (3, 4))
+    inverses = layers * 3 * 100**3 // 2 + (3 * 3 * 50**3 // 2 if name == "depict_ca" else 0)
+    counts = counted(*model, device="cpu", operator="exact")
+    assert decoder_costs(*model, operator="exact")[1] == pytest.approx(counts + inverses, abs=3)
 
 
 def test_the_linear_decoder_counts_one_product():

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from depict import UserError
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
-from depict.operators import MSCA, MSSA, exact_kernel, msca_exact, mssa_exact
+from depict.operators import MSCA, MSSA, exact_kernel, inverse_by_products, msca_exact, mssa_exact
 
 SHAPES = {"coordinates, D > K": (9, 2, 3), "embedding space, D <= K": (5, 2, 3)}
 every_path = pytest.mark.parametrize(("D", "heads", "M"), SHAPES.values(), ids=SHAPES)
@@ -151,6 +151,31 @@ def test_autocast_changes_the_result_by_rounding_only(D, heads, M, dtype):
         gradients = [torch.autograd.grad(out.float().square().sum(), [Z, P, a]) for out in (expected, actual)]
         for wide, narrow in zip(*gradients, strict=True):
             assert (narrow - wide).abs().max() < 5e-2 * wide.abs().max()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    M=st.integers(1, 100),
+    exponents=st.lists(st.floats(0, 4), min_size=1, max_size=100),
+)
+def test_the_inverse_of_exported_models_is_right_for_condition_numbers_up_to_10000(seed, M, exponents):
+    g = torch.Generator().manual_seed(seed)
+    eigenvalues = 10 ** torch.tensor((exponents * M)[:M], dtype=torch.float64)
+    basis = torch.linalg.qr(torch.randn(M, M, generator=g, dtype=torch.float64)).Q
+    S = (basis * eigenvalues @ basis.T).float()
+    expected = torch.linalg.inv(S.double())
+    assert (inverse_by_products(S) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.slow
+@every_path
+def test_exported_operators_have_no_cholesky_factor_and_give_the_same_numbers(D, heads, M):
+    module, Z = MSSA(D, heads, M, operator="exact"), torch.randn(2, 7, D)
+    program = torch.export.export(module, (Z,), dynamic_shapes=({1: torch.export.Dim.DYNAMIC},))
+    assert "cholesky" not in str(program.graph)
+    for N in (7, 20):
+        Z = torch.randn(2, N, D)
+        assert torch.allclose(program.module()(Z), module(Z), atol=1e-5)
 
 
 def test_tokens_that_are_not_finite_give_nan_and_no_error():

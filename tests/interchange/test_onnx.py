@@ -75,6 +75,7 @@ def test_the_score_of_a_file_is_that_of_its_labels(tmp_path):
 VARIANTS = {
     "depict_sa": {"dynamic": False},
     "depict_ca": {"dynamic": True},
+    "depict_us": {"dynamic": True},
     "segmenter": {"dynamic": False, "batch": 2},
 }
 
