@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -20,8 +21,8 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import depict
@@ -30,13 +31,14 @@ from depict.config.schema import Config
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
 from depict.data.palette import Color
-from depict.errors import UserError, one_line
+from depict.errors import UserError, is_out_of_memory, one_line
+from depict.io.checksums import file_checksum, tensors_checksum
 from depict.io.files import atomic_path
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
 
-FORMAT = 2
+FORMAT = 3
 """Version of the run folder, raised whenever its content changes."""
 CONFIG = "config.yaml"
 """The resolved settings, the classes with their colors, and a stamp."""
@@ -46,7 +48,11 @@ LAST = "last.safetensors"
 """The weights after the last step."""
 METRICS = "metrics.jsonl"
 STATE = Path("state") / "last.pt"
+PREVIOUS = Path("state") / "previous.pt"
+"""The state before the last one, in case that is damaged."""
 LOCK = ".lock"
+CHECKSUM = "checksum"
+"""Key in the metadata of a safetensors file."""
 
 # These settings do not change the result.
 MAY_CHANGE_ON_RESUME = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
@@ -73,13 +79,9 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
     config.encoder.pretrained = False
     model = SegmentationModel(config, list(classes), list(classes.values()))
     path = folder / (LAST if last else WEIGHTS)
-    try:
-        state = load_file(path)
-    except FileNotFoundError as error:
-        raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.") from error
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is damaged or unreadable: {one_line(error)}.") from error
-    load_weights(model, state, path)
+    if not path.exists():
+        raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.")
+    load_weights(model, load_tensors(path), path)
     return model.eval()
 
 
@@ -157,12 +159,28 @@ def commit() -> str | None:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors, atomically."""
+    """Write tensors as safetensors, atomically, with their checksum."""
     with atomic_path(path) as temporary:
         try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+            plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(plain, temporary, metadata={CHECKSUM: tensors_checksum(plain)})
         except SafetensorError as error:  # a full disk
             raise OSError(str(error)) from error
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors that `save_tensors` wrote; raises if they are no longer the same."""
+    try:
+        with safe_open(path, "pt") as file:
+            written = (file.metadata() or {}).get(CHECKSUM)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"'{path}' is damaged or unreadable: {one_line(error)}.") from error
+    if written is None:
+        raise UserError(f"'{path}' has no checksum: it is damaged, or depict did not write it (see depict.runs.save).")
+    if written != tensors_checksum(tensors):
+        raise UserError(f"'{path}' is damaged: its values do not have the checksum that was written with them.")
+    return tensors
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> None:
@@ -241,8 +259,12 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def save_state(folder: Path, values: dict[str, Any]) -> None:
-    """Replace the state that a training resumes from."""
-    with atomic_path(folder / STATE) as temporary:
+    """Replace the state that a training resumes from; the one before it is kept, too.
+
+    The file ends with the checksum of what comes before; torch.load does not mind.
+    """
+    last = folder / STATE
+    with atomic_path(last) as temporary:
         try:
             with temporary.open("wb") as file:
                 torch.save(values, file)
@@ -250,6 +272,41 @@ def save_state(folder: Path, values: dict[str, Any]) -> None:
             # torch hides the system's error (such as no space) behind one of its own; report the
             # system's.
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+        with temporary.open("ab") as file:
+            file.write(file_checksum(temporary).encode())
+        if last.exists():
+            last.replace(folder / PREVIOUS)
+
+
+def recover_state(folder: Path) -> str | None:
+    """Make sure that the saved state is the one that was written, or put the one before it in its place.
+
+    Returns what a user should know about it.
+    """
+    last, previous = folder / STATE, folder / PREVIOUS
+    if previous.exists() and not last.exists():  # killed between the two renames of a save
+        previous.replace(last)
+    if not last.exists() or _is_as_written(last):
+        return None
+    if not (previous.exists() and _is_as_written(previous)):
+        raise UserError(
+            f"'{last}' is damaged, and there is no state before it: remove '{last.parent}' to train from the start, or "
+            "choose another --out."
+        )
+    previous.replace(last)
+    return f"'{last}' was damaged: the training resumes from the state before it."
+
+
+def _is_as_written(state: Path) -> bool:
+    """Whether the content of a state has the checksum at its end."""
+    digest = hashlib.sha256()
+    written = len(digest.hexdigest())
+    with state.open("rb") as file:
+        left = state.stat().st_size - written
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+        return file.read() == digest.hexdigest().encode()
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
@@ -259,8 +316,18 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the bytes of a damaged file may raise anything
-        raise UserError(f"'{path}' is damaged: remove it to train from the start, or choose another --out.") from error
+    except Exception as error:  # the bytes of a foreign file may raise anything
+        if is_out_of_memory(error):
+            raise
+        raise foreign_state(folder) from error
+
+
+def foreign_state(folder: Path) -> UserError:
+    """The error for a state that does not fit the training."""
+    return UserError(
+        f"'{folder / STATE}' is not a state of this training: remove '{(folder / STATE).parent}' to train from the "
+        "start, or choose another --out."
+    )
 
 
 class Metrics:
@@ -283,10 +350,24 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's metrics, without a last line that a crash has cut."""
+    """All lines of a run's metrics, without a last line that a crash has cut; any other foreign line is refused."""
     path = folder / METRICS
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return lines
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    metrics = []
+    for number, line in enumerate([*lines, rest], 1):
+        values = _parse_metrics(line)
+        if values is not None:
+            metrics.append(values)
+        elif number <= len(lines) and line.strip():
+            raise UserError(f"line {number} of '{path}' was not written by a training: remove it to go on.")
+    return metrics
+
+
+def _parse_metrics(line: bytes) -> dict[str, Any] | None:
+    """A line of metrics: numbers by name (None for an undefined one), one of them the iteration. Else None."""
+    try:
+        values = json.loads(line.decode())
+        sound = type(values["iteration"]) is int and all(type(v) in (int, float, type(None)) for v in values.values())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+    return values if sound else None

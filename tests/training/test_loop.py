@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import shutil
 import signal
 
 import pytest
@@ -465,3 +466,57 @@ def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_pat
     assert saved_state(tmp_path)["iteration"] == 2
     train(resumable(pictures), tmp_path)
     assert_same_run(tmp_path, uninterrupted)
+
+
+@pytest.fixture(scope="module")
+def interrupted(pictures, tmp_path_factory):
+    """A run of `resumable` that stopped after step 4, with the states of steps 2 and 4."""
+    out = tmp_path_factory.mktemp("interrupted")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedTraining):
+        patch.setattr("depict.training.log.LOG_EVERY", 1)
+        patch.setattr(Trainer, "_stop_requested", lambda trainer: trainer.progress.iteration == 4)
+        train(resumable(pictures), out)
+    return out
+
+
+def test_after_a_flipped_bit_a_training_resumes_from_the_state_before_it_and_says_so(
+    pictures, tmp_path, capsys, interrupted, uninterrupted
+):
+    out = shutil.copytree(interrupted, tmp_path / "run")
+    last = out / "state" / "last.pt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    train(resumable(pictures), out)
+    assert f"'{last}' was damaged: the training resumes from the state before it." in capsys.readouterr().err
+    assert_same_run(out, uninterrupted)
+
+
+def smaller(values):
+    """Tensors of another shape in place of all that have one."""
+    if isinstance(values, dict):
+        return {name: smaller(value) for name, value in values.items()}
+    return values[..., :1] if torch.is_tensor(values) and values.ndim else values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: [state],
+        lambda state: torch.ones(3),
+        lambda state: {},
+        lambda state: {"iteration": 4},
+        lambda state: state | {"iteration": "four"},
+        lambda state: state | {"network": {}},
+        lambda state: state | {"network": smaller(state["network"])},
+        lambda state: state | {"optimizer": {"state": {}, "param_groups": []}},
+        lambda state: state | {"optimizer": smaller(state["optimizer"])},
+        lambda state: state | {"best_result": {"classes": ["a"]}},
+        lambda state: state | {"average": None},
+    ],
+)
+def test_a_state_of_something_else_is_one_line(pictures, tmp_path, interrupted, change):
+    out = shutil.copytree(interrupted, tmp_path / "run")
+    runs.save_state(out, change(saved_state(out)))
+    with pytest.raises(UserError, match=r"last.pt' is not a state of this training: remove '.*state' to train from"):
+        train(resumable(pictures), out)

@@ -30,7 +30,7 @@ from depict.data.transforms import Augmentation
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, few_images_warning, sliding_window_for
 from depict.model import SegmentationModel
-from depict.runs import LAST, WEIGHTS, check_same, lock_run, save_config, save_tensors
+from depict.runs import LAST, WEIGHTS, check_same, lock_run, recover_state, save_config, save_tensors
 from depict.training import losses
 from depict.training.checkpoint import Checkpoint, Progress
 from depict.training.class_weights import balanced_weights
@@ -56,6 +56,8 @@ def train(config: Config, out: Path) -> Result | None:
         with lock_run(out) if main else contextlib.nullcontext():
             if main:
                 check_same(out, experiment.config)
+                if warning := recover_state(out):
+                    say(accelerator, warning)
                 quick_check(experiment.training)
                 quick_check(experiment.validation)
             accelerator.wait_for_everyone()
