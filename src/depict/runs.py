@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -19,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -30,9 +28,10 @@ from depict.config.resolve import with_defaults
 from depict.config.schema import Config
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
+from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
-from depict.errors import UserError, is_out_of_memory, one_line
-from depict.io.checksums import file_checksum, tensors_checksum
+from depict.errors import UserError, one_line
+from depict.io.checksums import tensors_checksum
 from depict.io.files import atomic_path
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
@@ -47,9 +46,10 @@ WEIGHTS = "model.safetensors"
 LAST = "last.safetensors"
 """The weights after the last step."""
 METRICS = "metrics.jsonl"
-STATE = Path("state") / "last.pt"
-PREVIOUS = Path("state") / "previous.pt"
-"""The state before the last one, in case that is damaged."""
+DATA = "data.json"
+"""The fingerprint of the data that it is trained on."""
+STATE = "state"
+"""The folder of what a training resumes from."""
 LOCK = ".lock"
 CHECKSUM = "checksum"
 """Key in the metadata of a safetensors file."""
@@ -218,7 +218,7 @@ def lock_run(folder: Path) -> Iterator[None]:
         raise UserError(f"cannot create the folder '{folder}': {error.strerror}: choose another --out.") from error
     try:
         with FileLock(folder / LOCK, timeout=0):
-            for left_over in (*folder.glob(".*.part*"), *folder.glob("state/.*.part*")):  # by a killed process
+            for left_over in (*folder.glob(".*.part*"), *(folder / STATE).glob(".*.part*")):  # by a killed process
                 left_over.unlink()
             yield
     except Timeout as error:
@@ -228,7 +228,7 @@ def lock_run(folder: Path) -> Iterator[None]:
 def check_same(folder: Path, config: Config) -> None:
     """Refuse to resume a folder with other settings than its own, or to use a folder of other files."""
     if not (folder / CONFIG).exists():
-        if any(path.name != LOCK for path in folder.iterdir()):
+        if any(path.name not in (LOCK, DATA) for path in folder.iterdir()):
             raise UserError(f"'{folder}' holds other files and no run: choose an empty or a new folder for --out.")
         return
     trained = read_run(folder)[0]
@@ -250,84 +250,41 @@ def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
         )
 
 
+def check_data(folder: Path, present: Fingerprint, accept: bool) -> str | None:
+    """Refuse to resume on other data than the run's own, unless `accept`; the folder then has the present fingerprint.
+
+    Returns what a user should know about it.
+    """
+    path, changes = folder / DATA, []
+    if any((folder / trained).exists() for trained in (STATE, WEIGHTS)):
+        try:
+            before = json.loads(path.read_bytes())
+            changes = differences(before, present)
+            classes = len(before["classes"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            changes, classes = [f"'{path}', which describes them, is missing or damaged"], len(present["classes"])
+        if classes != (now := len(present["classes"])):
+            raise UserError(
+                f"'{folder}' was trained on {classes} classes, the data now have {now}: choose another --out."
+            )
+        if not changes:
+            return None
+        if not accept:
+            raise UserError(
+                f"'{folder}' was trained on other data: {'; '.join(changes)}: restore the data, choose another --out, "
+                "or give --accept-data-change to go on with the data as they are."
+            )
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(present, indent=0))
+    return f"going on with changed data: {'; '.join(changes)}." if changes else None
+
+
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
-
-
-def save_state(folder: Path, values: dict[str, Any]) -> None:
-    """Replace the state that a training resumes from; the one before it is kept, too.
-
-    The file ends with the checksum of what comes before; torch.load does not mind.
-    """
-    last = folder / STATE
-    with atomic_path(last) as temporary:
-        try:
-            with temporary.open("wb") as file:
-                torch.save(values, file)
-        except RuntimeError as error:
-            # torch hides the system's error (such as no space) behind one of its own; report the
-            # system's.
-            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
-        with temporary.open("ab") as file:
-            file.write(file_checksum(temporary).encode())
-        if last.exists():
-            last.replace(folder / PREVIOUS)
-
-
-def recover_state(folder: Path) -> str | None:
-    """Make sure that the saved state is the one that was written, or put the one before it in its place.
-
-    Returns what a user should know about it.
-    """
-    last, previous = folder / STATE, folder / PREVIOUS
-    if previous.exists() and not last.exists():  # killed between the two renames of a save
-        previous.replace(last)
-    if not last.exists() or _is_as_written(last):
-        return None
-    if not (previous.exists() and _is_as_written(previous)):
-        raise UserError(
-            f"'{last}' is damaged, and there is no state before it: remove '{last.parent}' to train from the start, or "
-            "choose another --out."
-        )
-    previous.replace(last)
-    return f"'{last}' was damaged: the training resumes from the state before it."
-
-
-def _is_as_written(state: Path) -> bool:
-    """Whether the content of a state has the checksum at its end."""
-    digest = hashlib.sha256()
-    written = len(digest.hexdigest())
-    with state.open("rb") as file:
-        left = state.stat().st_size - written
-        while left > 0 and (block := file.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
-        return file.read() == digest.hexdigest().encode()
-
-
-def load_state(folder: Path) -> dict[str, Any] | None:
-    """The saved state, or None before the first save."""
-    path = folder / STATE
-    if not path.exists():
-        return None
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the bytes of a foreign file may raise anything
-        if is_out_of_memory(error):
-            raise
-        raise foreign_state(folder) from error
-
-
-def foreign_state(folder: Path) -> UserError:
-    """The error for a state that does not fit the training."""
-    return UserError(
-        f"'{folder / STATE}' is not a state of this training: remove '{(folder / STATE).parent}' to train from the "
-        "start, or choose another --out."
-    )
 
 
 class Metrics:

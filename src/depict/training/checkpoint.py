@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from depict.errors import UserError, is_out_of_memory
 from depict.evaluation import Result
-from depict.runs import foreign_state, load_state, save_state
+from depict.training.state import foreign_state, load_state, save_state
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
