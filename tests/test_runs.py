@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import depict
 from depict import UserError
@@ -14,13 +15,13 @@ from depict.runs import (
     FORMAT,
     Metrics,
     check_same,
-    load_state,
+    load_tensors,
     lock_run,
     read_metrics,
     refuse_difference,
     save,
     save_config,
-    save_state,
+    save_tensors,
 )
 from support.tiny_model import tiny_model
 
@@ -28,12 +29,12 @@ from support.tiny_model import tiny_model
 def test_an_older_run_is_refused_with_what_to_do(tmp_path):
     save(tiny_model(), tmp_path)
     values = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert values["format"] == FORMAT == 2
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"format": 1}))
+    assert values["format"] == FORMAT == 3
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"format": 2}))
     with pytest.raises(UserError) as caught:
         depict.load(tmp_path)
     assert str(caught.value) == (
-        f"'{tmp_path / 'config.yaml'}' has format 1, this depict reads format 2: train again, or use the depict that "
+        f"'{tmp_path / 'config.yaml'}' has format 2, this depict reads format 3: train again, or use the depict that "
         "wrote it."
     )
 
@@ -81,14 +82,59 @@ def test_many_differences_are_counted(tmp_path):
         refuse_difference(tmp_path, first, second)
 
 
-def test_the_state_is_replaced_and_a_damaged_one_is_named(tmp_path):
-    assert load_state(tmp_path) is None
-    save_state(tmp_path, {"iteration": 1})
-    save_state(tmp_path, {"iteration": 2})
-    assert load_state(tmp_path) == {"iteration": 2}
-    (tmp_path / "state" / "last.pt").write_bytes(b"half")
-    with pytest.raises(UserError, match="last.pt' is damaged: remove it to train from the start"):
-        load_state(tmp_path)
+def flipped(content, bit):
+    """Bytes in which one bit has changed."""
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_a_flipped_bit_of_a_weight_file_is_noticed(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_tensors({"a": torch.tensor([1.5, -2.0]), "b": torch.tensor(3)}, path)
+    content = path.read_bytes()
+    for bit in range(0, 8 * len(content), 17):
+        path.write_bytes(flipped(content, bit))
+        with pytest.raises(UserError, match="model.safetensors' (is damaged|has no checksum)"):
+            load_tensors(path)
+    path.write_bytes(content)
+    assert {name: value.tolist() for name, value in load_tensors(path).items()} == {"a": [1.5, -2.0], "b": 3}
+
+
+def test_weights_without_a_checksum_are_refused(tmp_path):
+    save(tiny_model(), tmp_path)
+    save_file(tiny_model().state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"has no checksum: it is damaged, or depict did not write it \(see"):
+        depict.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not JSON",
+        b"[1, 2]",
+        b"7",
+        b'{"loss": 0.5}',
+        b'{"iteration": "2"}',
+        b'{"iteration": null}',
+        b'{"iteration": true}',
+        b'{"iteration": 2, "miou": "high"}',
+        b'{"iteration": 2, "miou": {}}',
+        b'{"iteration": 2, "loss": "\xff"}',
+        b'{"iteration": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b"\0\0",
+    ],
+    ids=lambda line: repr(line[:20]),
+)
+def test_a_line_of_metrics_that_no_training_wrote_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"iteration": 1}\n' + line + b'\n{"iteration": 3}\n')
+    with pytest.raises(UserError) as caught:
+        Metrics(tmp_path, 2)
+    assert str(caught.value) == f"line 2 of '{path}' was not written by a training: remove it to go on."
+    path.write_bytes(b'{"iteration": 1}\n\n' + line)  # as the last line it may be one that a crash has cut
+    assert read_metrics(tmp_path) == [{"iteration": 1}]
 
 
 def test_metrics_after_the_state_are_dropped_and_a_cut_line_is_skipped(tmp_path):

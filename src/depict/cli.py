@@ -10,7 +10,7 @@ import keyword
 import os
 import sys
 
-from depict.errors import UserError, unknown
+from depict.errors import UserError, is_out_of_memory, unknown
 
 COMMANDS = {
     "demo": "train, evaluate and compare two decoders on generated scenes, without a download",
@@ -28,9 +28,6 @@ COMMANDS = {
     "export": "write a run as an ONNX file, checked against PyTorch",
     "push": "upload a run to the Hugging Face hub, with a model card",
 }
-
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
-"""How torch reports it for a GPU and for a CPU."""
 
 USAGE = """usage: depict COMMAND [options]
 
@@ -64,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"depict: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(word in str(error) for word in OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         return _fail("out of memory: use smaller images, a smaller --batch, or another --device.")
 

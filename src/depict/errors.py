@@ -25,3 +25,9 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     """The message of a library's error on one line, without the final period, cut at `limit` characters."""
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python or torch, on a GPU or a CPU, could not get the memory that it asked for."""
+    texts = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(t in str(error) for t in texts))

@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import depict
@@ -29,14 +28,16 @@ from depict.config.resolve import with_defaults
 from depict.config.schema import Config
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
+from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
 from depict.errors import UserError, one_line
+from depict.io.checksums import tensors_checksum
 from depict.io.files import atomic_path
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
 
-FORMAT = 2
+FORMAT = 3
 """Version of the run folder, raised whenever its content changes."""
 CONFIG = "config.yaml"
 """The resolved settings, the classes with their colors, and a stamp."""
@@ -45,8 +46,13 @@ WEIGHTS = "model.safetensors"
 LAST = "last.safetensors"
 """The weights after the last step."""
 METRICS = "metrics.jsonl"
-STATE = Path("state") / "last.pt"
+DATA = "data.json"
+"""The fingerprint of the data that it is trained on."""
+STATE = "state"
+"""The folder of what a training resumes from."""
 LOCK = ".lock"
+CHECKSUM = "checksum"
+"""Key in the metadata of a safetensors file."""
 
 # These settings do not change the result.
 MAY_CHANGE_ON_RESUME = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
@@ -73,13 +79,9 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
     config.encoder.pretrained = False
     model = SegmentationModel(config, list(classes), list(classes.values()))
     path = folder / (LAST if last else WEIGHTS)
-    try:
-        state = load_file(path)
-    except FileNotFoundError as error:
-        raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.") from error
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is damaged or unreadable: {one_line(error)}.") from error
-    load_weights(model, state, path)
+    if not path.exists():
+        raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.")
+    load_weights(model, load_tensors(path), path)
     return model.eval()
 
 
@@ -157,12 +159,28 @@ def commit() -> str | None:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors, atomically."""
+    """Write tensors as safetensors, atomically, with their checksum."""
     with atomic_path(path) as temporary:
         try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+            plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(plain, temporary, metadata={CHECKSUM: tensors_checksum(plain)})
         except SafetensorError as error:  # a full disk
             raise OSError(str(error)) from error
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors that `save_tensors` wrote; raises if they are no longer the same."""
+    try:
+        with safe_open(path, "pt") as file:
+            written = (file.metadata() or {}).get(CHECKSUM)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"'{path}' is damaged or unreadable: {one_line(error)}.") from error
+    if written is None:
+        raise UserError(f"'{path}' has no checksum: it is damaged, or depict did not write it (see depict.runs.save).")
+    if written != tensors_checksum(tensors):
+        raise UserError(f"'{path}' is damaged: its values do not have the checksum that was written with them.")
+    return tensors
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> None:
@@ -200,7 +218,7 @@ def lock_run(folder: Path) -> Iterator[None]:
         raise UserError(f"cannot create the folder '{folder}': {error.strerror}: choose another --out.") from error
     try:
         with FileLock(folder / LOCK, timeout=0):
-            for left_over in (*folder.glob(".*.part*"), *folder.glob("state/.*.part*")):  # by a killed process
+            for left_over in (*folder.glob(".*.part*"), *(folder / STATE).glob(".*.part*")):  # by a killed process
                 left_over.unlink()
             yield
     except Timeout as error:
@@ -210,7 +228,7 @@ def lock_run(folder: Path) -> Iterator[None]:
 def check_same(folder: Path, config: Config) -> None:
     """Refuse to resume a folder with other settings than its own, or to use a folder of other files."""
     if not (folder / CONFIG).exists():
-        if any(path.name != LOCK for path in folder.iterdir()):
+        if any(path.name not in (LOCK, DATA) for path in folder.iterdir()):
             raise UserError(f"'{folder}' holds other files and no run: choose an empty or a new folder for --out.")
         return
     trained = read_run(folder)[0]
@@ -232,35 +250,41 @@ def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
         )
 
 
+def check_data(folder: Path, present: Fingerprint, accept: bool) -> str | None:
+    """Refuse to resume on other data than the run's own, unless `accept`; the folder then has the present fingerprint.
+
+    Returns what a user should know about it.
+    """
+    path, changes = folder / DATA, []
+    if any((folder / trained).exists() for trained in (STATE, WEIGHTS)):
+        try:
+            before = json.loads(path.read_bytes())
+            changes = differences(before, present)
+            classes = len(before["classes"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            changes, classes = [f"'{path}', which describes them, is missing or damaged"], len(present["classes"])
+        if classes != (now := len(present["classes"])):
+            raise UserError(
+                f"'{folder}' was trained on {classes} classes, the data now have {now}: choose another --out."
+            )
+        if not changes:
+            return None
+        if not accept:
+            raise UserError(
+                f"'{folder}' was trained on other data: {'; '.join(changes)}: restore the data, choose another --out, "
+                "or give --accept-data-change to go on with the data as they are."
+            )
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(present, indent=0))
+    return f"going on with changed data: {'; '.join(changes)}." if changes else None
+
+
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
-
-
-def save_state(folder: Path, values: dict[str, Any]) -> None:
-    """Replace the state that a training resumes from."""
-    with atomic_path(folder / STATE) as temporary:
-        try:
-            with temporary.open("wb") as file:
-                torch.save(values, file)
-        except RuntimeError as error:
-            # torch hides the system's error (such as no space) behind one of its own; report the
-            # system's.
-            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
-
-
-def load_state(folder: Path) -> dict[str, Any] | None:
-    """The saved state, or None before the first save."""
-    path = folder / STATE
-    if not path.exists():
-        return None
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the bytes of a damaged file may raise anything
-        raise UserError(f"'{path}' is damaged: remove it to train from the start, or choose another --out.") from error
 
 
 class Metrics:
@@ -283,10 +307,24 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's metrics, without a last line that a crash has cut."""
+    """All lines of a run's metrics, without a last line that a crash has cut; any other foreign line is refused."""
     path = folder / METRICS
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return lines
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    metrics = []
+    for number, line in enumerate([*lines, rest], 1):
+        values = _parse_metrics(line)
+        if values is not None:
+            metrics.append(values)
+        elif number <= len(lines) and line.strip():
+            raise UserError(f"line {number} of '{path}' was not written by a training: remove it to go on.")
+    return metrics
+
+
+def _parse_metrics(line: bytes) -> dict[str, Any] | None:
+    """A line of metrics: numbers by name (None for an undefined one), one of them the iteration. Else None."""
+    try:
+        values = json.loads(line.decode())
+        sound = type(values["iteration"]) is int and all(type(v) in (int, float, type(None)) for v in values.values())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+    return values if sound else None

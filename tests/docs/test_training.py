@@ -96,7 +96,7 @@ def test_the_commands_of_a_section_run_one_after_the_other(section, folder):
 
 def test_the_settings_of_commands_that_are_not_run_are_parsed(monkeypatch):
     seen = []
-    monkeypatch.setattr(training, "train", lambda config, out: seen.append((config.data.name, str(out))))
+    monkeypatch.setattr(training, "train", lambda config, out, _: seen.append((config.data.name, str(out))))
     for section in SECTIONS:
         for marker, _, _, content in blocks(section):
             for words in commands(content) if marker == "not run" else ():

@@ -1,15 +1,13 @@
 """Whole trainings of seconds, in this process; tests/training/test_processes.py has those that need several."""
 
 import dataclasses
-import errno
-import signal
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import depict
-from depict import UserError, cli, runs
+from depict import UserError, cli
 from depict.config.resolve import as_pair
 from depict.data.folder import Folder
 from depict.runs import lock_run, read_metrics
@@ -36,7 +34,15 @@ def test_training_lowers_the_loss_and_leaves_a_complete_run(pictures, tmp_path):
     assert len(logged) == 12 * 3
     assert sum(logged[-6:]) < 0.7 * sum(logged[:6])
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == [".lock", "config.yaml", "last.safetensors", "metrics.jsonl", "model.safetensors", "state"]
+    assert names == [
+        ".lock",
+        "config.yaml",
+        "data.json",
+        "last.safetensors",
+        "metrics.jsonl",
+        "model.safetensors",
+        "state",
+    ]
     validations = [line for line in read_metrics(tmp_path / "run") if "miou" in line]
     assert [line["epoch"] for line in validations] == [2, 4, 6, 8, 10, 12]
     assert result.miou == max(scores(tmp_path / "run"))
@@ -388,80 +394,3 @@ def test_denormals_count_as_zero_while_a_training_runs(pictures, tmp_path, monke
     assert seen
     assert set(seen) == {0.0}
     assert product() > 0
-
-
-class Killed(BaseException):
-    """Ends a training at once, as a signal that cannot be caught would."""
-
-
-def resumable(pictures):
-    """Everything that has a state: drop-path, a moving average, and saves that fall between epochs."""
-    return small_config(pictures, epochs=3, drop_path=0.2, ema=0.9, save_every=2, validate_every=1)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(pictures, tmp_path_factory):
-    """The run of `resumable` without an interruption."""
-    out = tmp_path_factory.mktemp("uninterrupted")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("depict.training.log.LOG_EVERY", 1)
-        train(resumable(pictures), out)
-    return out
-
-
-def at_step(monkeypatch, number, act):
-    """Call `act` before the step of this number, counted from 1 over the whole training."""
-    step = Trainer._step
-
-    def watched(trainer, *arguments):
-        if trainer.progress.iteration + 1 == number:
-            act()
-        return step(trainer, *arguments)
-
-    monkeypatch.setattr(Trainer, "_step", watched)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 6, 9])
-def test_a_killed_training_resumes_and_ends_with_the_same_weights(
-    pictures, tmp_path, monkeypatch, uninterrupted, number
-):
-    def kill():
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        at_step(patch, number, kill)
-        train(resumable(pictures), tmp_path)
-    train(resumable(pictures), tmp_path)
-    assert_same_run(tmp_path, uninterrupted)
-
-
-@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_everything_and_the_training_resumes(pictures, tmp_path, monkeypatch, uninterrupted, name):
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(InterruptedTraining, match="stopped after step 5 of 9; the same command resumes"),
-    ):
-        at_step(patch, 5, lambda: signal.raise_signal(name))
-        train(resumable(pictures), tmp_path)
-    assert saved_state(tmp_path)["iteration"] == 5
-    train(resumable(pictures), tmp_path)
-    assert_same_run(tmp_path, uninterrupted)
-
-
-def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, monkeypatch, uninterrupted):
-    save, saves = torch.save, []
-
-    def full(values, file):
-        saves.append(values["iteration"])
-        if len(saves) == 2:
-            file.write(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        save(values, file)
-
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"cannot write '.*last.pt': No space left"):
-        patch.setattr(runs.torch, "save", full)
-        train(resumable(pictures), tmp_path)
-    assert saves == [2, 4]
-    assert saved_state(tmp_path)["iteration"] == 2
-    train(resumable(pictures), tmp_path)
-    assert_same_run(tmp_path, uninterrupted)

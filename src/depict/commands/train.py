@@ -19,6 +19,7 @@ def run(arguments: list[str]) -> int:
     def main(
         out: Annotated[Path, arg(metavar="RUN")],
         config: Annotated[str | None, flag("none", "NAME|FILE")] = None,
+        accept_data_change: bool = False,
         settings: Annotated[Config, arg(name="")] = base,
     ) -> int:
         """Train a model on images and masks. Run the same command again to resume.
@@ -39,11 +40,12 @@ def run(arguments: list[str]) -> int:
             out: The run folder.
             config: Settings to start from: a YAML file, or the name of a configuration that comes with depict, such as
                 ade20k/depict_sa_vit_s (`depict info` lists them).
+            accept_data_change: Resume even if classes or files have changed since the run began.
         """
         from depict.training.loop import train
 
         check_folder(out)
-        result = train(settings, out)
+        result = train(settings, out, accept_data_change)
         if result is not None:
             print(result)
             print(f"run: {out}")

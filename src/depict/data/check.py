@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from depict.data.dataset import IGNORE, Dataset, Subset
+from depict.data.dataset import IGNORE, Dataset, unwrap
 from depict.data.pairs import DataError, FileDataset, check_mask_format, opened, size_error, upright_size
 from depict.errors import UserError
 
@@ -26,7 +26,7 @@ def quick_check(dataset: Dataset) -> None:
     Runs before every training and evaluation, at some thousand pairs per second; of a subset only its own samples are
     checked. The first sample is read completely, because masks of a wrong format are mostly wrong in all files.
     """
-    full, indices = _unwrap(dataset)
+    full, indices = unwrap(dataset)
     if isinstance(full, FileDataset):
         for problem in full.problems:
             if problem.kind not in ("extra", "missing"):
@@ -38,15 +38,6 @@ def quick_check(dataset: Dataset) -> None:
                 if error is not None:
                     raise error
     dataset.read(0)
-
-
-def _unwrap(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
-    """The data set below all subsets, and the indices of the samples in it."""
-    indices: Sequence[int] = range(len(dataset))
-    while isinstance(dataset, Subset):
-        indices = [dataset.indices[index] for index in indices]
-        dataset = dataset.dataset
-    return dataset, indices
 
 
 def _header_error(dataset: FileDataset, index: int) -> UserError | None:

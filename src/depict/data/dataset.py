@@ -107,6 +107,15 @@ class Subset(Dataset):
         return self.dataset.read(self.indices[index])
 
 
+def unwrap(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
+    """The data set below all subsets, and the indices of the samples in it."""
+    indices: Sequence[int] = range(len(dataset))
+    while isinstance(dataset, Subset):
+        indices = [dataset.indices[index] for index in indices]
+        dataset = dataset.dataset
+    return dataset, indices
+
+
 def random_subset(dataset: Dataset, count: int, seed: int) -> Subset:
     """`count` samples chosen by the seed; a smaller subset of the same seed is contained in a larger one."""
     return Subset(dataset, np.random.default_rng(seed).permutation(len(dataset))[:count].tolist())

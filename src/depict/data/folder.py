@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +84,9 @@ class Folder(FileDataset):
 
         return [pair for pair in image_files if belongs(pair[0])], [pair for pair in mask_files if belongs(pair[0])]
 
-    def identity(self) -> Iterator[object]:
+    def label_rules(self) -> list[object]:
         """As for any files, and how colors are read."""
-        yield from super().identity()
-        yield self._color_masks, sorted(self._label_of_code.items())
+        return [self.label_of_value, self._color_masks, sorted(self._label_of_code.items())]
 
     def read_labels(self, path: Path) -> np.ndarray:
         """Mask indices, or colors if classes.yaml gives them, as labels."""

@@ -89,9 +89,13 @@ class FileDataset(Dataset):
             raise self._missing(name)
         return self._images[name], self._masks.get(name)
 
+    def label_rules(self) -> list[object]:
+        """How mask values become labels, as plain values."""
+        return [self.label_of_value]
+
     def identity(self) -> Iterator[object]:
         """The meaning of mask values, and name, size and time of every file."""
-        yield self.label_of_value
+        yield self.label_rules()
         for index, name in enumerate(self._names):
             for path in filter(None, self.paths(index)):
                 try:

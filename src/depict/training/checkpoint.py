@@ -19,9 +19,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from depict.errors import UserError
+from depict.errors import UserError, is_out_of_memory
 from depict.evaluation import Result
-from depict.runs import load_state, save_state
+from depict.training.state import foreign_state, load_state, save_state
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -74,24 +74,40 @@ class Checkpoint:
     def restore(self) -> Progress:
         """Restore what was saved and return how far it had come; without a save, change nothing."""
         values = load_state(self.out)
-        iterations = gather_object([values["iteration"] if values else 0])
-        if len(set(iterations)) > 1:
-            raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
-        if values is None:
-            return Progress()
+        try:
+            iteration = int(values["iteration"]) if values is not None else 0
+            if len(set(gather_object([iteration]))) > 1:
+                raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
+            return Progress() if values is None else self._restore(values)
+        except UserError:
+            raise
+        except Exception as error:  # of a state that does not fit, wherever it is noticed
+            if is_out_of_memory(error):
+                raise
+            raise foreign_state(self.out) from error
+
+    def _restore(self, values: dict[str, Any]) -> Progress:
+        # torch takes an empty state for nothing to do, and does not compare the shapes in an optimizer's.
+        memory = get_optimizer_state_dict(self.network, self.optimizer, options=FULL)
+        for own, saved in ((self.full_weights(), values["network"]), (memory["state"], values["optimizer"]["state"])):
+            if set(own) != set(saved):
+                raise ValueError("a state of other parameters")
         set_model_state_dict(self.network, values["network"], options=FULL)
         set_optimizer_state_dict(self.network, self.optimizer, values["optimizer"], options=FULL)
+        for parameter, buffers in self.optimizer.state.items():
+            if any(torch.is_tensor(value) and value.shape not in ((), parameter.shape) for value in buffers.values()):
+                raise ValueError("a state of other shapes")
         if values["scaler"] and self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(values["scaler"])
         if self.average:
             self.average.module.load_state_dict(values["average"])
         return Progress(
-            iteration=values["iteration"],
-            saved=values["iteration"],
-            best_score=values["best_score"],
-            best_iteration=values["best_iteration"],
+            iteration=int(values["iteration"]),
+            saved=int(values["iteration"]),
+            best_score=float(values["best_score"]),
+            best_iteration=int(values["best_iteration"]),
             best_result=_unpacked(values["best_result"]),
-            since_best=values["since_best"],
+            since_best=int(values["since_best"]),
         )
 
     def full_weights(self) -> dict[str, Any]:

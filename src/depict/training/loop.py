@@ -25,12 +25,13 @@ from depict.config.resolve import ResolvedConfig, resolve
 from depict.config.schema import Config
 from depict.data.check import quick_check
 from depict.data.dataset import IGNORE, Dataset
+from depict.data.fingerprint import fingerprint
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, few_images_warning, sliding_window_for
 from depict.model import SegmentationModel
-from depict.runs import LAST, WEIGHTS, check_same, lock_run, save_config, save_tensors
+from depict.runs import LAST, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
 from depict.training.checkpoint import Checkpoint, Progress
 from depict.training.class_weights import balanced_weights
@@ -40,14 +41,15 @@ from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
+from depict.training.state import recover_state
 from depict.training.stopping import InterruptedTraining, StopSignals
 from depict.training.window_cache import WindowCache
 
 EXTRA_LOSSES = {"ce": None, "ce+dice": losses.dice, "ce+lovasz": losses.lovasz}
 
 
-def train(config: Config, out: Path) -> Result | None:
-    """Train into the run folder `out`, or resume there.
+def train(config: Config, out: Path, accept_data_change: bool = False) -> Result | None:
+    """Train into the run folder `out`, or resume there; `accept_data_change`: even if the data have changed.
 
     Returns the validation of the kept model, which is the best one. None if the run was finished
     before, or if the model is sharded: then nothing is validated.
@@ -60,6 +62,10 @@ def train(config: Config, out: Path) -> Result | None:
                 check_same(out, experiment.config)
                 quick_check(experiment.training)
                 quick_check(experiment.validation)
+                present = fingerprint(experiment.training, experiment.validation)
+                for warning in (check_data(out, present, accept_data_change), recover_state(out)):
+                    if warning:
+                        say(accelerator, warning)
             accelerator.wait_for_everyone()
             return Trainer(*experiment, out, accelerator).run()
 
