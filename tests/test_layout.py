@@ -11,6 +11,7 @@ import depict
 PACKAGE = Path(depict.__file__).parent
 # From the lowest layer to the highest. A name is a file or a folder of src/depict.
 LAYERS = [
+    "terminal",
     "errors",
     "io",
     "devices",

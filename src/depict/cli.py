@@ -6,11 +6,13 @@ A command is imported only when it runs, so `depict --help` answers at once.
 from __future__ import annotations
 
 import importlib
+import io
 import keyword
 import os
 import sys
 
 from depict.errors import UserError, is_out_of_memory, unknown
+from depict.terminal import say, say_text
 
 COMMANDS = {
     "demo": "train, evaluate and compare two decoders on generated scenes, without a download",
@@ -45,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     0: success. 1: done, with problems reported. 2: an error to fix. 130: interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal can show every name
     try:
         return _dispatch(arguments)
     except UserError as error:
@@ -58,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         named = f"'{error.filename}': " if error.filename else ""
         return _fail(f"{named}{error.strerror or error}")
     except KeyboardInterrupt as stop:
-        print(f"depict: {str(stop) or 'interrupted'}", file=sys.stderr)
+        say(f"depict: {str(stop) or 'interrupted'}", error=True)
         return 130
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -69,12 +74,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
-        print(USAGE.format(commands="\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())))
+        text = USAGE.format(commands="\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()))
+        say_text(text)
         return 0
     if arguments[0] == "--version":
         import depict
 
-        print(f"depict {depict.__version__}")
+        say(f"depict {depict.__version__}")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
@@ -89,7 +95,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"depict: {message}", file=sys.stderr)
+    say(f"depict: {message}", error=True)
     return 2
 
 

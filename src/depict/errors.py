@@ -5,12 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from depict.terminal import printable
+
 
 class UserError(ValueError):
     """An error the caller can fix. The message is one line: what it is about, what is wrong, what to do.
 
     The command line prints it without a traceback and exits with 2; in Python it is an ordinary ValueError.
+    Names in the message come from files and may hold anything: they are made printable here.
     """
+
+    def __init__(self, message: object) -> None:
+        super().__init__(printable(message))
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:

@@ -22,6 +22,7 @@ from depict.errors import UserError
 from depict.inference.predictors import Predictor
 from depict.inference.sliding import SlidingWindow
 from depict.model import SegmentationModel
+from depict.terminal import progress_bar
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -220,8 +221,6 @@ def evaluate(
     With several processes, each takes every world-th image. If torch.distributed is running, all of
     them get the result of the whole set. `watch` is called for each image of this process.
     """
-    from tqdm import tqdm
-
     classes = len(predictor.classes)
     if len(dataset.classes) != classes:
         raise UserError(
@@ -231,7 +230,7 @@ def evaluate(
     confusion, edges = np.zeros((classes, classes), np.int64), np.zeros((3, classes), np.int64)
     images: list[dict[str, Any]] = []
     indices = range(rank, len(dataset), world)
-    for index in tqdm(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
+    for index in progress_bar(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
         image, truth = dataset.read(index)
         prediction = torch.from_numpy(predictor.labels(image.permute(1, 2, 0).numpy()))
         counts = confusion_matrix(truth, prediction, classes)

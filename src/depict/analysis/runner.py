@@ -21,6 +21,7 @@ from depict.decoders.base import Trace
 from depict.errors import UserError, unknown
 from depict.inference.sliding import padded_size
 from depict.io.images import read_image
+from depict.terminal import progress_bar
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -120,18 +121,16 @@ def run_analyses(
     An analysis that raises a `UserError` is dropped with its message, the others continue. Samples and the model that
     analyses see are on the CPU; the pass itself runs on the model's device.
     """
-    from tqdm import tqdm
-
     cpu_model = model if model.device.type == "cpu" else copy.deepcopy(model).cpu()
     running = [_Running(analysis, cpu_model) for analysis in analyses]
     seconds = 0.0
-    for index in tqdm(indices, desc=title, unit="image", disable=not progress):
+    for index in progress_bar(indices, desc=title, unit="image", disable=not progress):
         started = time.perf_counter()
         sample = make_sample(model, images, index)
         seconds += time.perf_counter() - started
         for each in running:
             each.update(sample)
-    for each in tqdm(running, desc=f"{title}: results", unit="analysis", disable=not progress):
+    for each in progress_bar(running, desc=f"{title}: results", unit="analysis", disable=not progress):
         each.compute()
     return Pass([each.outcome for each in running], len(indices), seconds)
 

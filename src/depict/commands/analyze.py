@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, check_at_least, check_folder, flag
 from depict.errors import UserError
+from depict.terminal import say
 
 if TYPE_CHECKING:
     from depict.analysis.base import Analysis
@@ -58,8 +59,6 @@ def main(
     if pictures is not None and (data is not None or root is not None):
         raise UserError("give --pictures DIR, or --data NAME and --root DIR, not both.")
 
-    import sys
-
     import depict
     from depict.analysis.report import REPORT, write_report
     from depict.analysis.runner import choose_analyses
@@ -86,11 +85,11 @@ def main(
 
     failed = [(report.name, section) for report in reports for section in report.sections if section.error]
     for name, section in failed:
-        print(f"depict: {name}: {section.name} failed: {section.error}", file=sys.stderr)
+        say(f"depict: {name}: {section.name} failed: {section.error}", error=True)
     for report in reports:
         seconds = report.seconds + sum(section.seconds for section in report.sections)
-        print(f"{report.name}: {len(analyses)} analyses of {report.images} images in {seconds:.1f} s")
-    print(f"written: {path}")
+        say(f"{report.name}: {len(analyses)} analyses of {report.images} images in {seconds:.1f} s")
+    say(f"written: {path}")
     return 1 if failed else 0
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from depict.config.flags import Device, Picture, RunName, check_file, flag
+from depict.terminal import say
 
 
 def main(
@@ -61,7 +62,7 @@ def main(
     with atomic_path(path) as temporary:
         sheet.save(temporary, "png")
     rows, columns = maps[0].values.shape
-    print(f"written: {path} ({len(maps)} {'map' if len(maps) == 1 else 'maps'} of {rows} x {columns} patches)")
+    say(f"written: {path} ({len(maps)} {'map' if len(maps) == 1 else 'maps'} of {rows} x {columns} patches)")
     return 0
 
 

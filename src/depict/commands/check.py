@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from depict.config.flags import check_at_least, check_file, flag
+from depict.terminal import say
 
 FEW = 1000
 """Up to this many samples, starting worker processes takes longer than reading in one."""
@@ -49,16 +50,16 @@ def main(
     for dataset in datasets:
         count = (os.cpu_count() or 1) if len(dataset) > FEW else 0
         reports.append(check_dataset(dataset, count if workers is None else workers, progress=True))
-        print(reports[-1])
+        say(*reports[-1].lines())
     usable = all(report.usable for report in reports)
     if json:
         write_json(json, {"usable": usable, "splits": [report.to_dict() for report in reports]})
-        print(f"report: {json}")
+        say(f"report: {json}")
     if show and usable:
         from depict.viz.samples import draw_samples
 
         draw_samples(datasets[0], show)
-        print(f"samples: {show}")
+        say(f"samples: {show}")
     elif show:
-        print(f"no picture written to {show}: fix the data set first")
+        say(f"no picture written to {show}: fix the data set first")
     return 0 if usable else 1

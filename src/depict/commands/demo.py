@@ -5,12 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depict.config.flags import Folder, check_folder
+from depict.terminal import say, say_text
 
 if TYPE_CHECKING:
     from depict.config.schema import Config
@@ -36,7 +36,7 @@ def main(out: Folder = Path("runs/demo")) -> int:
         out: Folder for the two runs and the picture.
     """
     check_folder(out)
-    print("training both decoders side by side on 600 generated scenes", file=sys.stderr)
+    say("training both decoders side by side on 600 generated scenes", error=True)
     # Two processes: at this size two models on one core each are faster than one model on two cores.
     with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(train_and_score, DECODERS, [out / name for name in DECODERS], range(len(DECODERS))))
@@ -45,10 +45,11 @@ def main(out: Folder = Path("runs/demo")) -> int:
 
     picture = out / "demo.png"
     draw_predictions({label: load(out / name) for name, label in DECODERS.items()}, picture)
-    print(f"\n{'decoder':<11}{'parameters':>11}{'GFLOPs':>8}{'mIoU ss':>9}{'mIoU ms':>9}{'training images/s':>19}")
+    say()
+    say(f"{'decoder':<11}{'parameters':>11}{'GFLOPs':>8}{'mIoU ss':>9}{'mIoU ms':>9}{'training images/s':>19}")
     for label, (size, flops, single, multi, speed) in zip(DECODERS.values(), rows, strict=True):
-        print(f"{label:<11}{size:>11,}{flops / 1e9:>8.3f}{single:>9.1f}{multi:>9.1f}{speed:>19.1f}")
-    print(
+        say(f"{label:<11}{size:>11,}{flops / 1e9:>8.3f}{single:>9.1f}{multi:>9.1f}{speed:>19.1f}")
+    say_text(
         f"""
 mIoU in percent on 100 unseen scenes, single-scale and multi-scale; parameters and GFLOPs of the decoder only.
 

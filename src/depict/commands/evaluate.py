@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from depict.config.flags import DataName, DataRoot, Device, RunPath, check_at_least, check_folder, flag
 from depict.devices import find_device, processes
 from depict.errors import UserError
+from depict.terminal import say, say_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ def main(
         name = dataset.name
         _check_submission(dataset, submission)
         if rank == 0 and dataset.classes != model.classes and len(dataset.classes) == model.num_classes:
-            print(f"depict: the classes of '{dataset.name}' have other names than the model's", file=sys.stderr)
+            say(f"depict: the classes of '{dataset.name}' have other names than the model's", error=True)
         sliding = sliding_window_for(model, dataset, multiscale, short_edge, stride)
         if rank == 0:
             quick_check(dataset)  # a missing mask is named now, not after hours
@@ -95,11 +95,11 @@ def main(
 
         result = evaluate(model.predictor(sliding, batch=batch), dataset, rank, world, progress=True, watch=keep)
         if rank == 0 and submission:
-            print(f"label maps of {len(dataset)} images for the test server: {submission}")
+            say(f"label maps of {len(dataset)} images for the test server: {submission}")
         if rank == 0 and dataset.labeled:
-            print(result)
+            say_text(result)
             if warning := few_images_warning(dataset):
-                print(warning, file=sys.stderr)
+                say(warning, error=True)
             folder = _other_folder(name, root, trained)
             parts = [
                 "evaluation",
@@ -121,7 +121,7 @@ def main(
             }
             about |= {"root": folder} if folder else {}
             write_json(path, about | result.to_dict())
-            print(f"written: {path}" + (f", pictures in {save}" if save else ""))
+            say(f"written: {path}" + (f", pictures in {save}" if save else ""))
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from depict.config.flags import DataName, DataRoot, RunPath, check_at_least, check_file, flag, positional
+from depict.terminal import say
 
 if TYPE_CHECKING:
     from depict.data.dataset import Dataset
@@ -56,12 +57,12 @@ def main(
         plain = Path(folder) / "float.onnx" if int8 else file
         differences = export(model, plain, dynamic=dynamic, batch=batch)
         for shape, difference in differences.items():
-            print(f"images {' x '.join(map(str, shape))}: masks differ from PyTorch by at most {difference:.1e}")
-        print(f"largest difference {max(differences.values()):.1e} (at most {TOLERANCE:g} passes)")
+            say(f"images {' x '.join(map(str, shape))}: masks differ from PyTorch by at most {difference:.1e}")
+        say(f"largest difference {max(differences.values()):.1e} (at most {TOLERANCE:g} passes)")
         if int8:
             quantize(plain, file)
-            print(_comparison(plain, file, dataset, images))
-    print(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB)")
+            say(_comparison(plain, file, dataset, images))
+    say(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 

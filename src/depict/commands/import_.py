@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional
 
 from depict.config.flags import RunPath, flag, positional
+from depict.terminal import say
 
 SHOWN = 20
 """Unknown tensors that are named."""
@@ -51,15 +51,15 @@ def main(
     save(model, run)
     size = " x ".join(map(str, model.image_size))
     options = ", ".join(f"{name} {value}" for name, value in model.config.decoder.options().items())
-    print(f"encoder {model.encoder.name} (dimension {model.encoder.dim}), windows of {size}")
-    print(f"decoder {model.config.decoder.name}" + (f" ({options})" if options else ""))
-    print(f"{model.num_classes} classes of {model.config.data.name or 'an unknown data set'}")
+    say(f"encoder {model.encoder.name} (dimension {model.encoder.dim}), windows of {size}")
+    say(f"decoder {model.config.decoder.name}" + (f" ({options})" if options else ""))
+    say(f"{model.num_classes} classes of {model.config.data.name or 'an unknown data set'}")
     if imported.pretraining_head:
-        print(f"not needed (classifier of the pretraining): {', '.join(imported.pretraining_head)}")
-    print(f"written: {run}")
+        say(f"not needed (classifier of the pretraining): {', '.join(imported.pretraining_head)}")
+    say(f"written: {run}")
     if imported.unknown:
         shown = ", ".join(f"'{name}'" for name in imported.unknown[:SHOWN])
         more = f" and {len(imported.unknown) - SHOWN} more" if len(imported.unknown) > SHOWN else ""
-        print(f"depict: not imported, since the model has no such tensors: {shown}{more}", file=sys.stderr)
+        say(f"depict: not imported, since the model has no such tensors: {shown}{more}", error=True)
         return 1
     return 0

@@ -15,6 +15,7 @@ from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
 from depict.config.schema import DecoderConfig, EncoderConfig
 from depict.errors import UserError
+from depict.terminal import say, say_text
 
 CONVENTION = (
     "GFLOPs as the paper counts them: 1 multiply-add = 1, attention products included, LayerNorm 5 per element;\n"
@@ -58,7 +59,7 @@ def main(
     if json_:
         convention = " ".join(CONVENTION.split())
         report = {"convention": convention, "rows": facts, "footnotes": FOOTNOTES, "configurations": preset_names()}
-        print(json.dumps(report, indent=2))
+        say_text(json.dumps(report, indent=2))
     else:
         _print_tables(facts)
 
@@ -105,21 +106,21 @@ def _facts(row: Row) -> dict[str, Any]:
 
 def _print_tables(facts: list[dict[str, Any]]) -> None:
     for table, rows in itertools.groupby(facts, key=lambda row: row["table"]):
-        print(f"\n{table}")
-        print(
+        say_text(f"\n{table}")
+        say(
             f"  {'decoder':<26}{'backbone':<9}{'input':>6}   "
             f"{'params':>11}{'paper':>8}{'diff':>9}   {'GFLOPs':>8}{'paper':>7}{'diff':>8}"
         )
         for row in rows:
-            print(_line(row))
-    print(
+            say(_line(row))
+    say_text(
         f"\n{CONVENTION}\n\nWhere the paper's own figures disagree (rows marked * do not round to the printed digit):"
     )
     for text in FOOTNOTES:
-        print(f"  - {text}")
-    print("\nConfigurations, for `depict train --config NAME`:")
+        say(f"  - {text}")
+    say_text("\nConfigurations, for `depict train --config NAME`:")
     names = "  ".join(preset_names())
-    print(textwrap.fill(names, 118, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+    say_text(textwrap.fill(names, 118, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -176,10 +177,10 @@ def _one_model(decoder: DecoderConfig, encoder: EncoderConfig, side: int, classe
         "encoder_multiply_adds": encoder_multiply_adds(backbone, (padded[0], padded[1])),
     }
     if as_json:
-        print(json.dumps(facts, indent=2))
+        say_text(json.dumps(facts, indent=2))
         return
-    print(f"{decoder.name} on {encoder.name}, {side} x {side} pixels, {classes} classes, D = {backbone.dim}")
+    say(f"{decoder.name} on {encoder.name}, {side} x {side} pixels, {classes} classes, D = {backbone.dim}")
     for part in ("decoder", "encoder"):
-        print(f"  {part:<8}{facts[f'{part}_parameters'] / 1e6:>10.3f} M parameters", end="")
-        print(f"{facts[f'{part}_multiply_adds'] / 1e9:>10.3f} GFLOPs")
-    print(f"\n{CONVENTION}")
+        size, flops = facts[f"{part}_parameters"], facts[f"{part}_multiply_adds"]
+        say(f"  {part:<8}{size / 1e6:>10.3f} M parameters{flops / 1e9:>10.3f} GFLOPs")
+    say_text(f"\n{CONVENTION}")

@@ -10,6 +10,7 @@ from tyro.conf import arg
 
 from depict.config.flags import Device, Picture, check_at_least, check_file, flag
 from depict.errors import UserError
+from depict.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +94,7 @@ def main(
     about = {"image": str(image), **source, "directions": directions, "centered": centered, "grid": list(grid)}
     facts = {stage: patches.facts() for stage, patches in maps.items()}
     write_json(path.with_suffix(".json"), about | {"embeddings": facts})
-    print(f"written: {path} and {path.with_suffix('.json')} ({grid[0]} x {grid[1]} patches)")
+    say(f"written: {path} and {path.with_suffix('.json')} ({grid[0]} x {grid[1]} patches)")
     return 0
 
 

@@ -11,6 +11,7 @@ from depict.config.flags import Folder, check_folder, flag, positional
 from depict.data.prepare import sources
 from depict.data.prepare.sources import Source
 from depict.errors import UserError
+from depict.terminal import say
 
 Name = Literal["ade20k", "cityscapes", "pascal_context", "pascal_context_59", "camvid"]
 
@@ -48,7 +49,7 @@ def main(
     root.mkdir(parents=True, exist_ok=True)
     splits = ("train", "val", "test") if test else ("train", "val")
     if _problem(dataset, root, splits) is None:
-        print(f"{dataset} is already prepared in '{root}'.")
+        say(f"{dataset} is already prepared in '{root}'.")
         return 0
     if dataset == "ade20k":
         _unpack(root, source, sources.ADE20K, *([sources.ADE20K_TEST] if test else []))
@@ -61,7 +62,7 @@ def main(
         _write_context_masks(root, source, trust_pickle)
     if problem := _problem(dataset, root, splits):
         raise UserError(f"{dataset} is incomplete: {problem} Move its folder out of '{root}' and run again.")
-    print(f"{dataset} is ready in '{root}'. Check it with: depict check --data {dataset} --root '{root}'")
+    say(f"{dataset} is ready in '{root}'. Check it with: depict check --data {dataset} --root '{root}'")
     return 0
 
 

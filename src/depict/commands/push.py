@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from depict.config.flags import RunPath, positional
+from depict.terminal import say
 
 
 def main(run: RunPath, name: Annotated[Positional[str], positional("USER/NAME")], private: bool = False) -> int:
@@ -29,6 +30,6 @@ def main(run: RunPath, name: Annotated[Positional[str], positional("USER/NAME")]
     from depict.io.hub import PREFIX
 
     url = push(run, name, private)
-    print(f"written: {url}")
-    print(f"use it: depict segment {PREFIX}{name} PICTURES --out DIR")
+    say(f"written: {url}")
+    say(f"use it: depict segment {PREFIX}{name} PICTURES --out DIR")
     return 0

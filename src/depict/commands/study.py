@@ -11,6 +11,7 @@ from depict.commands.settings import base_config, value_of
 from depict.config.flags import Device, Folder, check_folder, flag, parse_and_call, positional
 from depict.config.schema import Config
 from depict.errors import UserError, unknown
+from depict.terminal import say, say_text
 
 Study = Literal["ablation", "subset", "decoders"]
 DECODERS = "linear segmenter depict_sa depict_ca; for subset segmenter depict_sa"
@@ -74,15 +75,15 @@ def run(arguments: list[str]) -> int:
             kept = plan.read_study(out)
             if kept is None or kept.name != study:
                 raise UserError(f"no study '{study}' to redraw in '{out}': {plan.FILE} is missing or of another study.")
-            print(results.write_results(kept, out))
+            say_text(results.write_results(kept, out))
             return 0
         planned = plan.open_study(out, study, settings, seeds, decoders, sizes)
         if dry_run:
-            print(forecast.forecast_text(forecast.forecast(planned, out)))
+            say_text(forecast.forecast_text(forecast.forecast(planned, out)))
             return 0
         running.run(planned, out, multiscale)
-        print((out / "results.md").read_text(encoding="utf-8"))
-        print(f"written: {out / 'results.md'}, .json, .png and .svg")
+        say_text((out / "results.md").read_text(encoding="utf-8"))
+        say(f"written: {out / 'results.md'}, .json, .png and .svg")
         return 0
 
     return parse_and_call(main, "depict study", arguments)
@@ -124,6 +125,6 @@ def perturbation(
 
     check_folder(out)
     opened = study.open_study(out, runs, data, root, limit, seeds, sigmas)
-    print(study.run(opened, out, find_device(device)))
-    print(f"written: {out / 'results.md'}, .json, .csv, .png and .svg")
+    say_text(study.run(opened, out, find_device(device)))
+    say(f"written: {out / 'results.md'}, .json, .csv, .png and .svg")
     return 0

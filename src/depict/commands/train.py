@@ -10,6 +10,7 @@ from tyro.conf import arg
 from depict.commands.settings import base_config
 from depict.config.flags import check_folder, flag, parse_and_call
 from depict.config.schema import Config
+from depict.terminal import say, say_text
 
 
 def run(arguments: list[str]) -> int:
@@ -47,8 +48,8 @@ def run(arguments: list[str]) -> int:
         check_folder(out)
         result = train(settings, out, accept_data_change)
         if result is not None:
-            print(result)
-            print(f"run: {out}")
+            say_text(result)
+            say(f"run: {out}")
         return 0
 
     return parse_and_call(main, "depict train", arguments)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from depict.data.dataset import IGNORE, Dataset, unwrap
 from depict.data.pairs import DataError, FileDataset, check_mask_format, opened, size_error, upright_size
 from depict.errors import UserError
+from depict.terminal import progress_bar
 
 SHOWN = 10
 """Problems of one kind, and unseen classes, that the text report lists; the JSON has all of them."""
@@ -104,9 +104,10 @@ class Report:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(self.lines())
 
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
         read = sum(self.sizes.values())
         yield f"{self.data}, {self.split}: {read} of {self.samples} images readable{' with their masks' * self.labeled}"
         if read:
@@ -147,8 +148,8 @@ def check_dataset(dataset: Dataset, workers: int = 0, progress: bool = False) ->
     if isinstance(dataset, FileDataset):
         report.problems += [problem for problem in dataset.problems if problem.kind != "missing"]
     inspected = _inspect_all(dataset, workers)
-    description = f"{dataset.name} {dataset.split}"
-    for sample in tqdm(inspected, description, len(dataset), unit="image", disable=None if progress else True):
+    options = {"total": len(dataset), "unit": "image", "disable": None if progress else True}
+    for sample in progress_bar(inspected, f"{dataset.name} {dataset.split}", **options):
         if isinstance(sample, DataError):
             report.problems.append(sample)
         else:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from depict.data.dataset import IGNORE, Recipe
 from depict.data.pairs import INVALID, DataError, FileDataset, Found, color_error, count_values, named_files, read_mask
 from depict.data.palette import Color, palette_for
 from depict.errors import UserError
 from depict.io.yaml import from_dict, read_yaml
+from depict.terminal import progress_bar
 
 CLASSES = "classes.yaml"
 HELD_OUT = 0.2
@@ -140,7 +140,8 @@ class Folder(FileDataset):
             folders.append(test)
         masks = [path for folder in folders for _, path in named_files(folder, self.layout)]
         with ThreadPoolExecutor() as pool:
-            found = list(tqdm(pool.map(_mask_values, masks), "finding classes", len(masks), delay=2, unit="mask"))
+            values_of = pool.map(_mask_values, masks)
+            found = list(progress_bar(values_of, "finding classes", total=len(masks), delay=2, unit="mask"))
         values = sorted(set[int]().union(*(item for item in found if isinstance(item, set))))
         if values != [0, IGNORE]:
             values = [value for value in values if value != IGNORE]

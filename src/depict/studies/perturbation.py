@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +40,7 @@ from depict.io.hub import PREFIX, local_run
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
 from depict.studies.tables import markdown_table
+from depict.terminal import progress_bar, say
 from depict.viz.style import figure_style, save_figure
 
 FILE = "perturbation.json"
@@ -142,7 +142,7 @@ def run(study: Study, out: Path, device: str = "cpu") -> str:
             path = _result_path(out, name)
             if path.exists() and _read_result(path)["weights"] == digests[name]:
                 continue
-            print(f"run {number} of {len(folders)}: {name}", file=sys.stderr)
+            say(f"run {number} of {len(folders)}: {name}", error=True)
             model = load(folder).to(device)
             measured = measure(model, images[name], study.seeds, study.sigmas, name)
             about = {
@@ -173,11 +173,9 @@ def measure(
     model: SegmentationModel, dataset: Dataset, seeds: Sequence[int], sigmas: Sequence[float], title: str = ""
 ) -> dict[str, Any]:
     """`images` and `rows` of one model on all images of a data set. The encoder runs once per window."""
-    from tqdm import tqdm
-
     tally = Tally(model.eval(), plan_changes(model.decoder, seeds, sigmas))
     sliding = sliding_window_for(model, dataset)
-    for index in tqdm(range(len(dataset)), desc=f"{title}, {len(tally.decoders)} decoders", unit="image"):
+    for index in progress_bar(range(len(dataset)), desc=f"{title}, {len(tally.decoders)} decoders", unit="image"):
         tally.add(*dataset.read(index), sliding)
     return {"images": len(dataset), "rows": summarize(tally.scores(), sigmas)}
 

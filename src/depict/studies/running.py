@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from pathlib import Path
 
 from depict.config.resolve import resolve
@@ -18,6 +17,7 @@ from depict.runs import load, lock_run
 from depict.studies.collect import best_line, collect
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, FILE, Cell, Study, distinct_cells
 from depict.studies.results import write_results
+from depict.terminal import say
 from depict.training.loop import train
 from depict.training.window_cache import WindowCache
 
@@ -36,7 +36,7 @@ def run(study: Study, out: Path, multiscale: bool = False) -> None:
         write_yaml(out / FILE, to_dict(study))
         for number, cell in enumerate(cells, 1):
             if not cell.finished(out):
-                print(f"cell {number} of {len(cells)}: {cell.name}", file=sys.stderr)
+                say(f"cell {number} of {len(cells)}: {cell.name}", error=True)
                 validated = train(cell.config, cell.folder(out))
                 _evaluate(cell, out, EVALUATION, validated)
                 write_results(study, out)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http.client
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from depict.errors import UserError
 from depict.io.files import need_space, write_json
+from depict.terminal import progress_bar, say
 
 CHUNK = 1 << 20
 PERMANENT = (400, 401, 403, 404, 405, 410, 451)
@@ -67,7 +67,7 @@ def download(url: str, target: Path, sha1: str | None = None, *, attempts: int =
             if failures >= attempts:
                 raise UserError(_failed(url, target, problem))
             wait = pause * 2 ** max(failures - 1, 0)
-            print(f"{target.name}: {problem}; retrying in {wait:.0f} s", file=sys.stderr)
+            say(f"{target.name}: {problem}; retrying in {wait:.0f} s", error=True)
             time.sleep(wait)
         if sha1:
             _verify_part(part, origin_file, sha1, url)
@@ -95,8 +95,6 @@ def _is_address(url: str) -> bool:
 
 def _request(url: str, part: Path, origin_file: Path) -> bool:
     """Request what is missing, once; True when the file is complete."""
-    from tqdm import tqdm
-
     have, origin = _length(part), _read_origin(origin_file)
     if origin is None or origin.url != url:
         have = 0
@@ -127,7 +125,7 @@ def _request(url: str, part: Path, origin_file: Path) -> bool:
         if have == 0:
             part.write_bytes(b"")
             write_json(origin_file, asdict(_Origin(url, total, _version(response))))
-        bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.name.removesuffix(".part"))
+        bar = progress_bar(total=total, initial=have, unit="B", unit_scale=True, desc=part.name.removesuffix(".part"))
         with part.open("ab") as file, bar:
             for chunk in _chunks(response):
                 if total is None:  # the server gave no size: check before every chunk
@@ -206,10 +204,8 @@ def _verify_part(part: Path, origin_file: Path, sha1: str, url: str) -> None:
 
 
 def _verify(path: Path, sha1: str, advice: str) -> None:
-    from tqdm import tqdm
-
     digest = hashlib.sha1(usedforsecurity=False)
-    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=f"checking {path.name}", leave=False)
+    bar = progress_bar(total=path.stat().st_size, unit="B", unit_scale=True, desc=f"checking {path.name}", leave=False)
     with path.open("rb") as file, bar:
         while chunk := file.read(CHUNK):
             digest.update(chunk)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from depict.errors import UserError, one_line
+from depict.terminal import progress_bar
 
 # The original ids (of 459) of the 59 classes, sorted; label k is the k-th, 0 the background.
 IDS = (
@@ -137,14 +138,12 @@ def _render_mask(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ND
 
 def _write(voc: Path, masks: Iterable[tuple[str, str, NDArray[np.uint8]]], count: int) -> None:
     """Write (phase, image file, labels) as PNG files and lists of names, in a temporary folder that is then renamed."""
-    from tqdm import tqdm
-
     lists: dict[str, list[str]] = {"train": [], "val": []}
     work = voc / ".context-masks"
     shutil.rmtree(work, ignore_errors=True)
     try:
         (work / MASKS).mkdir(parents=True)
-        for phase, file_name, labels in tqdm(masks, total=count, desc="writing masks", unit="mask"):
+        for phase, file_name, labels in progress_bar(masks, total=count, desc="writing masks", unit="mask"):
             stem = Path(file_name).stem
             if file_name != f"{stem}.jpg" or not stem.replace("_", "").isalnum():
                 raise UserError(f"refused: the annotations name a file {file_name[:80]!r}, which is not a VOC image.")

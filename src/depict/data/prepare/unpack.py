@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from depict.data.prepare.download import MAKE_ROOM
 from depict.errors import UserError, one_line
 from depict.io.files import need_space
+from depict.terminal import progress_bar
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,8 @@ def _is_below(parts: tuple[str, ...], inside: str) -> bool:
 
 
 def _extract(archive: Path, work: Path, files: list[_Entry]) -> None:
-    from tqdm import tqdm
-
     size = sum(entry.size for entry in files)
-    with tqdm(total=size, unit="B", unit_scale=True, desc=f"unpacking {archive.name}") as bar:
+    with progress_bar(total=size, unit="B", unit_scale=True, desc=f"unpacking {archive.name}") as bar:
         for entry in files:
             entry.extract(work)
             bar.update(entry.size)
