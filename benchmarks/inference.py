@@ -54,9 +54,8 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
     import torch
 
     import depict
-    from depict.inference import torch_backend as inference
     from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
-    from depict.inference.torch_backend import predict
+    from depict.inference.torch_backend import apply
 
     sys.path.insert(0, str(REPOSITORY / "tests"))
     from support.naive_inference import naive_probabilities
@@ -83,21 +82,15 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
         spent["network"] += time.perf_counter() - start
         return masks
 
-    apply = inference._apply
-
-    def timed_apply(*arguments):
-        start, inside = time.perf_counter(), spent["network"]
-        passes = apply(*arguments)
-        spent["windows"] += time.perf_counter() - start - (spent["network"] - inside)
-        return passes
-
-    inference._apply = timed_apply
     normalization = {"mean": model.mean, "std": model.std, "patch_size": model.patch_size}
     stride = window - 32
 
     def bands(image):
         sliding = SlidingWindow((window, window), (stride, stride), short_edge, max_aspect, MULTISCALE, flip=True)
-        return predict(network, image, sliding, NetworkSpec(**normalization))
+        start, inside = time.perf_counter(), spent["network"]
+        scores = next(apply(network, [image], sliding, NetworkSpec(**normalization)))
+        spent["windows"] += time.perf_counter() - start - (spent["network"] - inside)
+        return scores.labels()
 
     def loops(image):
         options = {
@@ -111,11 +104,11 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
         return naive_probabilities(network, image, **options, **normalization).argmax(0).to(torch.uint8)
 
     with torch.inference_mode():
-        apply = {"bands": bands, "loops": loops}[method]
+        predict = {"bands": bands, "loops": loops}[method]
         model.masks(torch.zeros(8, 3, window, window))  # the model's own working memory belongs to neither method
         before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         start = time.perf_counter()
-        labels = [apply(image).numpy() for image in images]
+        labels = [predict(image).numpy() for image in images]
         spent["total"] = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     np.savez(out, *labels)

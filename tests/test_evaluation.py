@@ -168,13 +168,13 @@ def test_an_evaluation_reports_classes_images_and_confusion():
     assert plain["confusion"] == ours.confusion.tolist()
 
 
-def test_a_model_is_evaluated_by_the_labels_that_segment_returns():
+def test_a_model_is_evaluated_by_the_labels_that_predict_returns():
     model, scenes = tiny_model().train(), create_dataset("scenes", split="val")
     images = Subset(scenes, [0, 1])
     ours = evaluate(model.predictor(), images)
     assert model.training
     expected = sum(
-        confusion_matrix(truth, model.segment(image), model.num_classes)
+        confusion_matrix(truth, torch.from_numpy(model.predict(image).labels), model.num_classes)
         for image, truth in (images.read(index) for index in range(2))
     )
     np.testing.assert_array_equal(ours.confusion, expected)

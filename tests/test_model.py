@@ -39,30 +39,30 @@ def test_images_are_zero_padded_to_the_patch_and_logits_cropped():
 def test_images_of_any_mode_and_size_get_a_label_for_each_pixel(mode):
     model = small()
     for size in ((1, 1), (1, 50), (37, 1), (60, 45)):
-        labels = model.segment(Image.new(mode, size))
+        labels = model.predict(Image.new(mode, size)).labels
         assert labels.shape == size[::-1]
-        assert labels.dtype == torch.uint8
+        assert labels.dtype == np.uint8
         assert labels.max() < 3
 
 
 def test_arrays_and_tensors_are_segmented_like_the_same_pil_image():
     model = small()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
-    expected = model.segment(Image.fromarray(pixels))
-    assert torch.equal(model.segment(pixels), expected)
-    assert torch.equal(model.segment(torch.tensor(pixels).permute(2, 0, 1)), expected)
+    expected = model.predict(Image.fromarray(pixels)).labels
+    np.testing.assert_array_equal(model.predict(pixels).labels, expected)
+    np.testing.assert_array_equal(model.predict(torch.tensor(pixels).permute(2, 0, 1)).labels, expected)
 
 
 def test_an_image_beyond_4k_is_segmented_in_windows():
     model = small("linear", image_size=(512, 512), patch_size=32)
-    assert model.segment(np.zeros((4100, 4200, 3), np.uint8)).shape == (4100, 4200)
+    assert model.predict(np.zeros((4100, 4200, 3), np.uint8)).labels.shape == (4100, 4200)
 
 
 def test_the_labels_of_a_window_sized_image_are_the_argmax_of_its_logits():
     model = small()
     pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
     logits = model(model.normalize(torch.tensor(pixels).permute(2, 0, 1)[None]))
-    assert (model.segment(pixels) == logits[0].argmax(0)).float().mean() > 0.999
+    assert (model.predict(pixels).labels == logits[0].argmax(0).numpy()).mean() > 0.999
 
 
 def test_unroll_returns_every_step_and_ends_in_the_masks():
@@ -77,7 +77,7 @@ def test_unroll_returns_every_step_and_ends_in_the_masks():
 
 @pytest.mark.parametrize("size", [(32, 48), (16, 24), (20, 30), (7, 10), (1, 1), (30, 40), (21, 90)])
 @pytest.mark.parametrize("short_edge", [None, 24, 32])
-def test_unroll_gets_the_same_input_as_segment(size, short_edge):
+def test_unroll_gets_the_same_input_as_predict(size, short_edge):
     """Also below the window, where the image is enlarged, and where it is resized first."""
     model = small()
     model.config.data.short_edge = short_edge
@@ -99,7 +99,7 @@ def test_an_image_that_is_too_large_is_not_unrolled_but_segmented(monkeypatch):
     model, image = small(), np.zeros((100, 51, 3), np.uint8)
     with pytest.raises(UserError, match=r"100 x 51 pixels \(height x width\) is too large to be processed whole"):
         model.unroll(image)
-    assert model.segment(image).shape == model.layout(100, 51).size == (100, 51)
+    assert model.predict(image).labels.shape == model.layout(100, 51).size == (100, 51)
 
 
 def test_create_model_builds_by_names():
@@ -131,8 +131,8 @@ TINY = {"encoder": "vit_tiny_patch16_224", "image_size": 32}
             lambda: depict.create_model("linear", num_classes=3, encoder="vit_tiny_patch16_224", image_size=0),
             "image_size",
         ),
-        (lambda: small().segment(np.zeros((0, 5, 3), np.uint8)), "is empty"),
-        (lambda: small().segment(torch.full((3, 4, 4), torch.nan)), "NaN"),
+        (lambda: small().predict(np.zeros((0, 5, 3), np.uint8)), "is empty"),
+        (lambda: small().predict(torch.full((3, 4, 4), torch.nan)), "NaN"),
         (lambda: small().forward(torch.zeros(3, 8, 8)), r"images must have shape \(batch, 3, height, width\)"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow
 from depict.inference.torch_backend import Network, eval_mode
 from depict.inference.torch_predictor import TorchPredictor
 from depict.io.images import to_rgb
+from depict.prediction import Prediction, predict
 
 if TYPE_CHECKING:
     from depict.io.images import ImageLike
@@ -107,7 +108,11 @@ class SegmentationModel(nn.Module):
         return logits[..., : images.shape[-2], : images.shape[-1]]
 
     def sliding_window(self, multiscale: bool = False, full_image: bool = False) -> SlidingWindow:
-        """How the model is applied to an image of any size: windows of its own size that overlap by 32 pixels."""
+        """How the model is applied to an image of any size: windows of its own size that overlap by 32 pixels.
+
+        `multiscale` averages six scales and their mirror images. `full_image` gives the network the whole image instead
+        of windows.
+        """
         return SlidingWindow(
             window=self.image_size,
             stride=tuple(max(side - 32, (side + 1) // 2) for side in self.image_size),  # type: ignore[arg-type]
@@ -133,20 +138,32 @@ class SegmentationModel(nn.Module):
         """
         return TorchPredictor(self, sliding or self.sliding_window(), network, compile, batch)
 
-    def segment(self, image: ImageLike, multiscale: bool = False) -> Tensor:
-        """The class of each pixel, uint8 or int16 (H, W), of an image of any size: PIL, array or tensor."""
-        return torch.from_numpy(self.predictor(self.sliding_window(multiscale)).labels(to_rgb(image)))
+    @overload
+    def predict(self, images: ImageLike, *, multiscale: bool = ..., full_image: bool = ...) -> Prediction: ...
+    @overload
+    def predict(
+        self, images: Sequence[ImageLike | str | Path], *, multiscale: bool = ..., full_image: bool = ...
+    ) -> list[Prediction]: ...
+    @overload
+    def predict(self, images: str | Path, *, multiscale: bool = ..., full_image: bool = ...) -> Any: ...
+    def predict(self, images: Any, *, multiscale: bool = False, full_image: bool = False) -> Any:
+        """The `Prediction` of an image of any size: a path, a PIL image, an array or a tensor.
+
+        A list gives a list of predictions. A folder, or any other iterable, gives an iterator that predicts one image
+        after the other. `multiscale` and `full_image` are as in `sliding_window`.
+        """
+        return predict(self.predictor(self.sliding_window(multiscale, full_image)), images)
 
     @torch.no_grad()
     def unroll(self, image: ImageLike, attention: bool = False) -> Trace:
-        """Every step of the decoder for one whole image, which is resized as in `segment`."""
+        """Every step of the decoder for one whole image, which is resized as in `predict`."""
         with eval_mode(self):
             return self.decoder.unroll(*self.tokens(self.network_input(image)[None]), attention=attention)
 
     def network_input(self, image: ImageLike, layout: Layout | None = None) -> Tensor:
         """The whole image as the network sees it, normalized float32 (3, H, W) on the model's device.
 
-        `layout` gives its size, by default that of `segment`; very large images are then refused.
+        `layout` gives its size, by default that of `predict`; very large images are then refused.
         """
         pixels = torch.tensor(to_rgb(image)).permute(2, 0, 1)
         layout = layout or self.sliding_window(full_image=True).layout(pixels.shape[1], pixels.shape[2])

@@ -57,10 +57,23 @@ def test_test_images_without_masks_are_ready_for_prediction(folder, capsys):
 @pytest.mark.parametrize(("split", "drawn"), [("both", "train"), ("train", "train"), ("val", "val")])
 def test_the_picture_shows_training_images_or_those_of_the_split(folder, monkeypatch, split, drawn):
     calls = []
-    monkeypatch.setattr("depict.viz.samples.draw_samples", lambda dataset, path: calls.append((dataset.split, path)))
+    monkeypatch.setattr("depict.viz.samples.draw_samples", lambda dataset, path, _: calls.append((dataset.split, path)))
     show = folder / "show.PNG"
     assert main(["check", "--data", "folder", "--root", str(folder), "--split", split, "--show", str(show)]) == 0
     assert calls == [(drawn, show)]
+
+
+def test_samples_are_augmented_by_the_flags_of_a_training(folder, monkeypatch):
+    calls = []
+    monkeypatch.setattr("depict.viz.samples.draw_samples", lambda *arguments: calls.append(arguments[2]))
+    command = ["check", "--data", "folder", "--root", str(folder), "--show", str(folder / "show.png")]
+    assert main([*command, "--image-size", "64", "96", "--data.scale-range", "1", "2", "--data.no-flip"]) == 0
+    assert main(command) == 0
+    assert main([*command, "--no-augment"]) == 0
+    changed, default, none = calls
+    assert (changed.crop, changed.scale_range, changed.flip, changed.color_jitter) == ((64, 96), (1, 2), False, True)
+    assert (default.crop, default.short_edge, default.scale_range, default.flip) == ((512, 512), 512, (0.5, 2), True)
+    assert none is None
 
 
 @pytest.mark.parametrize(
@@ -70,6 +83,11 @@ def test_the_picture_shows_training_images_or_those_of_the_split(folder, monkeyp
         (["--data", "camvid"], "camvid needs --root DIR, a folder with train, trainannot"),
         (["--data", "camvid", "--root", "no/such/folder"], "cannot list 'no/such/folder/train'"),
         (["--data", "scenes", "--show", "s.txt"], "--show 's.txt' must end in .png."),
+        (["--data", "scenes", "--data.short-edge", "0"], "--data.short-edge must be at least 1, not 0"),
+        (
+            ["--data", "scenes", "--data.scale-range", "2", "1"],
+            "--data.scale-range must be the smallest and the largest",
+        ),
         (["--data", "scenes", "--workers", "-3"], "--workers must be at least 0, not -3."),
     ],
 )

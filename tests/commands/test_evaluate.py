@@ -205,7 +205,7 @@ def test_a_submission_holds_the_values_that_the_test_server_expects(tmp_path, ca
     assert "label maps of 1 images" in printed
     assert "mIoU" not in printed
     assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{file}.png"]
-    labels = depict.load(tmp_path / "run").segment(Image.open(next(root.rglob(f"{file}.*")))).numpy()
+    labels = depict.load(tmp_path / "run").predict(next(root.rglob(f"{file}.*"))).labels
     written = np.asarray(Image.open(tmp_path / "out" / f"{file}.png"))
     assert written.shape == labels.shape == (12, 16)
     assert len(np.unique(written)) > 1

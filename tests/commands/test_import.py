@@ -13,7 +13,7 @@ def test_a_checkpoint_becomes_a_run(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "decoder depict_sa (layers 2, heads 3, head_dim 4" in printed
     assert "not needed (classifier of the pretraining): encoder.head.weight, encoder.head.bias" in printed
-    assert depict.load(tmp_path / "run").segment(torch.zeros(3, 70, 50, dtype=torch.uint8)).shape == (70, 50)
+    assert depict.load(tmp_path / "run").predict(torch.zeros(3, 70, 50, dtype=torch.uint8)).labels.shape == (70, 50)
 
 
 def test_unknown_tensors_are_named_and_give_exit_code_1(tmp_path, capsys):

@@ -16,12 +16,12 @@ def picture(height, width):
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def test_labels_are_those_of_the_backend_and_of_segment():
+def test_labels_are_those_of_the_backend_and_of_predict():
     model, image = tiny_model(), picture(70, 50)
     spec = NetworkSpec(model.mean, model.std, model.patch_size)
     expected = predict(model.masks, torch.from_numpy(image).permute(2, 0, 1), model.sliding_window(), spec).numpy()
     np.testing.assert_array_equal(model.predictor().labels(image), expected)
-    np.testing.assert_array_equal(model.segment(image).numpy(), expected)
+    np.testing.assert_array_equal(model.predict(image).labels, expected)
     assert len(np.unique(expected)) > 1
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from depict.errors import UserError
 from depict.viz import overlays
 from depict.viz.overlays import PAPER, blend_labels, draw_legend, label_picture, label_shares, overlay
 
@@ -40,17 +41,41 @@ def test_more_classes_than_a_byte_holds_are_written_in_sixteen_bits():
     np.testing.assert_array_equal(np.asarray(picture), labels)
 
 
-def test_the_overlay_mixes_colors_grays_the_rest_and_darkens_borders():
+def test_the_overlay_tints_classes_outlines_them_and_grays_the_rest():
     image = np.zeros((4, 300, 3), np.uint8)
     image[:] = (90, 120, 150)
     labels = np.zeros((4, 300), np.uint8)
     labels[:, 100:] = 1
     labels[:, 200:] = 255
-    drawn = np.asarray(overlay(image, labels, CLASSES, PALETTE, {0: 1 / 3, 1: 1 / 3, 2: 0.0}))[:4]
-    assert drawn[0, 50].argmax() == 0
-    assert drawn[0, 150].argmax() == 1
-    assert drawn[0, 250].tolist() == [120, 120, 120]
-    assert (drawn[:, [100, 200]] <= image[0, 0] * 0.4).all()
+    drawn = np.asarray(overlay(image, labels, CLASSES, PALETTE, {0: 1 / 3, 1: 1 / 3, 2: 0.0}, opacity=0.5))[:4]
+    assert drawn[0, 50].tolist() == [145, 60, 75]
+    assert drawn[0, 150].tolist() == [45, 160, 75]
+    assert drawn[:, 99].tolist() == [list(PALETTE[0])] * 4
+    assert drawn[:, [100, 199]].tolist() == [[list(PALETTE[1])] * 2] * 4
+    assert drawn[:, 200:].reshape(-1, 3).tolist() == [[120, 120, 120]] * 400
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_outlines_are_the_pixels_near_another_label_in_their_row_or_column(line, rows, seed):
+    labels = np.random.default_rng(seed).choice(np.array([0, 0, 0, 1], np.uint8), (12, 15))
+    expected = np.zeros(labels.shape, bool)
+    for (y, x), label in np.ndenumerate(labels):
+        row, column = labels[y, max(0, x - line) : x + line + 1], labels[max(0, y - line) : y + line + 1, x]
+        expected[y, x] = (row != label).any() or (column != label).any()
+    found = [overlays._outlines(labels, start, min(12, start + rows), line) for start in range(0, 12, rows)]
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
+@pytest.mark.parametrize("opacity", [0, 0.25, 1])
+def test_opacity_goes_from_the_image_to_the_color(opacity):
+    image, labels = np.full((3, 5, 3), 80, np.uint8), np.ones((3, 5), np.uint8)
+    expected = (1 - opacity) * image + opacity * np.array(PALETTE[1])
+    np.testing.assert_allclose(blend_labels(image, labels, PALETTE, opacity), expected, atol=1)
+
+
+def test_an_opacity_that_is_no_share_is_refused():
+    with pytest.raises(UserError, match="between 0 and 1, not 35"):
+        blend_labels(np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2), np.uint8), PALETTE, 35)
 
 
 @given(st.integers(1, 30), st.integers(1, 400), st.integers(0, 2**32 - 1))
@@ -70,12 +95,21 @@ def test_bands_of_any_height_give_the_same_overlay_and_shares(height, width, see
         overlays.BAND_PIXELS = was
 
 
-def test_the_size_of_an_overlay_does_not_depend_on_what_is_in_it():
-    sizes = {
-        draw_legend(400, CLASSES, PALETTE, dict(enumerate(shares))).size
-        for shares in [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.3, 0.3, 0.4)]
-    }
+def test_with_room_for_all_classes_the_size_does_not_depend_on_those_present():
+    every = [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.3, 0.3, 0.4)]
+    sizes = {draw_legend(160, CLASSES, PALETTE, dict(enumerate(shares)), True).size for shares in every}
     assert len(sizes) == 1
+    compact = [draw_legend(160, CLASSES, PALETTE, dict(enumerate(shares))).height for shares in every]
+    assert compact[1] < compact[2] == sizes.pop()[1]
+
+
+def test_the_entries_of_a_legend_stand_in_columns_of_one_width():
+    classes, palette = [f"class {index}" for index in range(8)], [(200, 10 * index, 0) for index in range(8)]
+    legend = np.asarray(draw_legend(700, classes, palette, dict.fromkeys(range(8), 1 / 8)))
+    corners = [np.argwhere((legend == color).all(2)).min(0) for color in palette]
+    assert len({row for row, _ in corners}) == 2
+    assert set(np.diff([column for _, column in corners[:4]])) <= {172, 173, 174}
+    assert [column for _, column in corners[:4]] == [column for _, column in corners[4:]]
 
 
 def test_the_legend_shows_the_colors_of_the_classes_present():

@@ -19,6 +19,7 @@ def main(
     class_: Annotated[str | None, flag("none", "NAME"), arg(name="class")] = None,
     at: Annotated[str | None, flag("none", "X,Y")] = None,
     part: Literal["decoder", "encoder"] = "decoder",
+    scale: Literal["own", "common"] = "own",
     out: Annotated[Path | None, flag("named after the picture and the flags", "FILE.png")] = None,
     device: Device = None,
 ) -> int:
@@ -40,6 +41,7 @@ def main(
         class_: Class whose attention is drawn (decoder only).
         at: Draw the attention of the patch at this pixel, counted from the upper left corner.
         part: Part of the model.
+        scale: Colors from 0 to the largest value of each map, or of all maps, which makes maps comparable.
         out: File to write, by default in the current folder.
         device: cpu, cuda, cuda:1 or mps.
     """
@@ -55,7 +57,7 @@ def main(
     picture = read_image(image)
     model = depict.load(run).to(find_device(device, 0))
     maps, cells = attention_maps(model, picture, part, layer, head, class_, position)
-    sheet = attention_sheet(picture, maps, cells, position)
+    sheet = attention_sheet(picture, maps, cells, position, scale)
     words = [image.stem, "attention", part, f"layer{layer or 's'}", f"head{head or 's'}"]
     words += [word.replace(" ", "_").replace("/", "_").replace(",", "_") for word in (class_, at) if word]
     path = out or Path("-".join(words) + ".png")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
 
 from depict.config.flags import check_at_least, check_file, flag
+from depict.config.schema import RECIPE, Config, DataConfig
 from depict.terminal import say
+
+if TYPE_CHECKING:
+    from depict.data.dataset import Recipe
+    from depict.data.transforms import Augmentation
 
 FEW = 1000
 """Up to this many samples, starting worker processes takes longer than reading in one."""
@@ -19,6 +26,13 @@ def main(
     split: Literal["both", "train", "val", "test"] = "both",
     json: Annotated[Path | None, flag("not written", "FILE")] = None,
     show: Annotated[Path | None, flag("not drawn", "FILE.png")] = None,
+    augment: bool = True,
+    image_size: Annotated[int | tuple[int, int] | None, flag("the data set's crop", "INT [INT]")] = None,
+    short_edge: Annotated[int | None, RECIPE, arg(name="data.short-edge")] = None,
+    max_aspect: Annotated[float | None, RECIPE, arg(name="data.max-aspect")] = None,
+    scale_range: Annotated[tuple[float, float], flag(metavar="MIN MAX"), arg(name="data.scale-range")] = (0.5, 2.0),
+    color_jitter: Annotated[bool, arg(name="data.color-jitter")] = True,
+    flip: Annotated[bool, arg(name="data.flip")] = True,
     workers: Annotated[int | None, flag("one per core, or 0 for few images")] = None,
 ) -> int:
     """Find problems in a data set before training.
@@ -29,22 +43,38 @@ def main(
     Examples:
         depict check --data folder --root photos
         depict check --data ade20k --root datasets --show samples.png
+        depict check --data folder --root photos --show a.png --data.no-flip
 
     Args:
         data: Data set: scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.
         root: Folder of the data set (scenes are generated and need none).
         split: Split to read; both means train and val.
         json: Also write the report with every problem to this file.
-        show: Also draw samples with their masks and a legend, augmented as in training: training images, or those
-            of --split.
+        show: Also draw samples with their masks and a legend: training images, or those of --split. They are augmented
+            as `depict train` does it with the same --image-size and --data flags.
+        augment: Augment the samples of --show; --no-augment shows whole images.
+        image_size: Training crop in pixels: a side, or height and width.
+        short_edge: Images are resized into a box with this short edge, before the random scale.
+        max_aspect: Long edge of that box divided by its short edge.
+        scale_range: Range of the random scale.
+        color_jitter: Distort brightness, contrast, saturation and hue.
+        flip: Mirror half of the images.
         workers: Processes that read.
     """
+    from depict.config.ranges import check_ranges
+    from depict.config.resolve import check_combinations
     from depict.data import create_dataset
     from depict.data.check import check_dataset
     from depict.io.files import write_json
 
     check_file(show, ".png", "--show")
     check_at_least(0, workers=workers)
+    options = DataConfig(
+        short_edge=short_edge, max_aspect=max_aspect, scale_range=scale_range, color_jitter=color_jitter, flip=flip
+    )
+    settings = Config(data=options, image_size=image_size)
+    check_ranges(settings)
+    check_combinations(settings)
     datasets = [create_dataset(data, root, part) for part in (("train", "val") if split == "both" else (split,))]
     reports = []
     for dataset in datasets:
@@ -58,8 +88,25 @@ def main(
     if show and usable:
         from depict.viz.samples import draw_samples
 
-        draw_samples(datasets[0], show)
+        draw_samples(datasets[0], show, _augmentation(options, image_size, datasets[0].recipe) if augment else None)
         say(f"samples: {show}")
     elif show:
         say(f"no picture written to {show}: fix the data set first")
     return 0 if usable else 1
+
+
+def _augmentation(data: DataConfig, image_size: int | tuple[int, int] | None, recipe: Recipe) -> Augmentation:
+    """What `depict train` does with these settings."""
+    from depict.config.resolve import as_pair
+    from depict.data.transforms import Augmentation
+
+    return Augmentation(
+        data.short_edge or recipe.short_edge,
+        data.max_aspect or recipe.max_aspect,
+        as_pair(recipe.crop if image_size is None else image_size),
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+        scale_range=data.scale_range,
+        color_jitter=data.color_jitter,
+        flip=data.flip,
+    )

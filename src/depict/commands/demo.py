@@ -120,7 +120,7 @@ def draw_predictions(models: dict[str, SegmentationModel], path: Path) -> None:
         image, truth = scenes.read(index)
         pixels = image.permute(1, 2, 0).numpy()
         pictures = [pixels, blend_labels(pixels, truth.numpy(), scenes.palette)]
-        pictures += [blend_labels(pixels, model.segment(pixels).numpy(), scenes.palette) for model in models.values()]
+        pictures += [blend_labels(pixels, model.predict(pixels).labels, scenes.palette) for model in models.values()]
         for row, picture in enumerate(pictures):
             axes[row, column].imshow(picture)
             axes[row, column].set(xticks=[], yticks=[])

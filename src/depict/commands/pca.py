@@ -70,6 +70,7 @@ def main(
     from depict.devices import find_device
     from depict.io.files import atomic_path, write_json
     from depict.io.images import read_image
+    from depict.viz.style import figure_style
 
     path = out or Path(f"{image.stem}-pca.png")
     check_file(path, ".png")
@@ -89,8 +90,8 @@ def main(
     if directions > patches:
         raise UserError(f"--directions must be at most {patches}, the patches of the picture, not {directions}.")
     maps = {stage: patch_maps(Z, grid, directions, centered) for stage, Z in embeddings.stages.items()}
-    with atomic_path(path) as temporary:
-        pca_figure(picture, maps, embeddings.cells).savefig(temporary, format="png", dpi=130)
+    with figure_style(font_size=9), atomic_path(path) as temporary:
+        pca_figure(picture, maps, embeddings.cells).savefig(temporary, format="png", dpi=150)
     about = {"image": str(image), **source, "directions": directions, "centered": centered, "grid": list(grid)}
     facts = {stage: patches.facts() for stage, patches in maps.items()}
     write_json(path.with_suffix(".json"), about | {"embeddings": facts})

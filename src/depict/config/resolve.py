@@ -68,7 +68,7 @@ T = TypeVar("T")
 def resolve(config: Config) -> Experiment:
     """Check the settings, open the data set, and fill in what the data set and the decoder decide."""
     check_ranges(config)
-    _check_combinations(config)
+    check_combinations(config)
     training, validation = _datasets(config.data, config.seed)
     recipe = training.recipe
     image_size = as_pair(recipe.crop if config.image_size is None else config.image_size)
@@ -134,7 +134,7 @@ def _datasets(data: DataConfig, seed: int) -> tuple[Dataset, Dataset]:
     return training, validation
 
 
-def _check_combinations(config: Config) -> None:
+def check_combinations(config: Config) -> None:
     """Refuse settings that contradict each other."""
     train, (smallest, largest) = config.train, config.data.scale_range
     if smallest > largest:

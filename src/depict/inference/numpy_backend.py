@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +29,14 @@ PIXELS = 2 * 512 * 512
 
 def predict(network: Network, image: np.ndarray, sliding: SlidingWindow, spec: NetworkSpec) -> np.ndarray:
     """The class of each pixel of an image, uint8 (H, W, 3) -> (H, W), uint8 (int16 beyond 256 classes)."""
-    passes = _apply(network, image, sliding, spec)
-    first = passes[0]
-    if len(passes) == 1:  # the largest logit has the largest probability: no softmax needed
-        return argmax_labels(first.logits, first.rows, first.columns)
-    labels = np.empty(image.shape[:2], np.uint8 if first.logits.shape[2] <= 256 else np.int16)
-    for start, stop, scores in _render(passes):
-        labels[start:stop] = scores.argmax(2)
-    return labels
+    return apply(network, image, sliding, spec).labels()
 
 
 def probabilities(
     network: Network, image: np.ndarray, sliding: SlidingWindow, spec: NetworkSpec
 ) -> Iterator[tuple[int, int, Floats]]:
     """Bands (start, stop, probabilities (C, stop - start, W)) from top to bottom; each is overwritten by the next."""
-    for start, stop, scores in _render(_apply(network, image, sliding, spec)):
-        yield start, stop, scores.transpose(2, 0, 1)
+    yield from apply(network, image, sliding, spec).probabilities()
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -118,29 +111,59 @@ class _Pass:
     logits: Floats
     rows: AxisMap
     columns: AxisMap
+    map_to: Callable[[tuple[int, int]], tuple[AxisMap, AxisMap]]
+    """The maps of rows and columns to a result of another size."""
 
 
-def _apply(network: Network, image: np.ndarray, sliding: SlidingWindow, spec: NetworkSpec) -> list[_Pass]:
-    """Run the network over all windows of all scales and flips, batched within each."""
+@dataclass
+class Scores:
+    """The logits of one image on the patch grids of all its windows; see `torch_backend.Scores`."""
+
+    passes: list[_Pass]
+
+    def labels(self) -> np.ndarray:
+        """The class of each pixel (H, W), uint8 (int16 beyond 256 classes)."""
+        first = self.passes[0]
+        if len(self.passes) == 1:  # the largest logit has the largest probability: no softmax needed
+            return argmax_labels(first.logits, first.rows, first.columns)
+        dtype = np.uint8 if first.logits.shape[2] <= 256 else np.int16
+        labels = np.empty((len(first.rows), len(first.columns)), dtype)
+        for start, stop, scores in _render(self.passes):
+            labels[start:stop] = scores.argmax(2)
+        return labels
+
+    def probabilities(self, size: tuple[int, int] | None = None) -> Iterator[tuple[int, int, Floats]]:
+        """Bands (start, stop, probabilities (C, stop - start, W)); `size` (H, W) is the image's own by default."""
+        passes = self.passes
+        if size is not None:
+            maps = [part.map_to(size) for part in passes]
+            passes = [replace(part, rows=r, columns=c) for part, (r, c) in zip(passes, maps, strict=True)]
+        for start, stop, scores in _render(passes):
+            yield start, stop, scores.transpose(2, 0, 1)
+
+
+def apply(network: Network, image: np.ndarray, sliding: SlidingWindow, spec: NetworkSpec) -> Scores:
+    """Run the network over all windows of all scales and flips of an image uint8 (H, W, 3), batched within each."""
     batch = 1 if sliding.full_image else spec.batch or max(1, PIXELS // math.prod(sliding.window))
     image = np.ascontiguousarray(image.transpose(2, 0, 1))
+    size = (image.shape[1], image.shape[2])
     flips = (False, True) if sliding.flip else (False,)
     passes = []
     for scale, flipped in itertools.product(sliding.scales, flips):
-        layout = sliding.layout(image.shape[1], image.shape[2], scale)
+        layout = sliding.layout(*size, scale)
         source = NetworkInput(image, layout, spec, flipped)
         windows = layout.windows()
         while group := list(itertools.islice(windows, batch)):
             logits = network(np.stack([source.crop(top, left, *layout.window) for _, _, top, left in group]))
             _, classes, h, w = logits.shape
             if group[0][:2] == (0, 0):
-                rows, columns = layout.maps((h, w), (image.shape[1], image.shape[2]), spec.patch_size)
+                map_to = partial(layout.maps, (h, w), patch=spec.patch_size, flipped=flipped)
                 empty = np.empty((*layout.logits_size((h, w)), classes), np.float32)
-                passes.append(_Pass(empty, rows, columns[::-1] if flipped else columns))
+                passes.append(_Pass(empty, *map_to(size), map_to))
             for (row, column, _, _), values in zip(group, logits, strict=True):
                 inside = slice(row * h, (row + 1) * h), slice(column * w, (column + 1) * w)
                 passes[-1].logits[inside] = values.transpose(1, 2, 0)
-    return passes
+    return Scores(passes)
 
 
 def _interpolate(pixels: np.ndarray, rows: AxisMap, columns: AxisMap) -> np.ndarray:

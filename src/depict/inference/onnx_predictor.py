@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from depict.errors import UserError, one_line
-from depict.inference.numpy_backend import predict, probabilities
+from depict.inference.numpy_backend import apply, predict, probabilities
+from depict.inference.predictors import Bands, Scores
 from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
 
 if TYPE_CHECKING:
@@ -57,9 +58,13 @@ class OnnxPredictor:
         """The class of each pixel, uint8 or int16 (H, W), of an image uint8 RGB (H, W, 3)."""
         return predict(self.network, image, self.sliding, self.spec)
 
-    def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    def probabilities(self, image: np.ndarray) -> Bands:
         """Bands (start, stop, float32 (C, stop - start, W)) from top to bottom."""
         yield from probabilities(self.network, image, self.sliding, self.spec)
+
+    def scores(self, images: Iterable[np.ndarray]) -> Iterator[Scores]:
+        """The scores of each image."""
+        return (apply(self.network, image, self.sliding, self.spec) for image in images)
 
     def network(self, images: np.ndarray) -> np.ndarray:
         """Logits (B, C, h, w) of normalized images (B, 3, H, W); a fixed batch size is filled up with zeros."""

@@ -6,13 +6,29 @@ Arrays in and out are numpy's, so that reading, coloring and writing images need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from depict.data.palette import Color
+
+
+Bands = Iterator[tuple[int, int, np.ndarray]]
+"""(start, stop, float32 (C, stop - start, W)) from top to bottom; a band may be overwritten by the next one."""
+
+
+class Scores(Protocol):
+    """What a network says about one image, at low resolution; labels and probabilities are rendered from it."""
+
+    def labels(self) -> np.ndarray:
+        """The class of each pixel, uint8 or int16 (H, W)."""
+        ...
+
+    def probabilities(self, size: tuple[int, int] | None = None) -> Bands:
+        """The probability of each class; `size` (H, W) is that of the image by default."""
+        ...
 
 
 class Predictor(Protocol):
@@ -25,10 +41,10 @@ class Predictor(Protocol):
         """The class of each pixel, uint8 or int16 (H, W), of an image uint8 RGB (H, W, 3) of any size."""
         ...
 
-    def probabilities(self, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The probability of each class, in bands of rows from top to bottom to save memory.
+    def probabilities(self, image: np.ndarray) -> Bands:
+        """The probability of each class, in bands of rows from top to bottom to save memory."""
+        ...
 
-        Yields (start, stop, float32 (C, stop - start, W)); a band may be overwritten by the next
-        one.
-        """
+    def scores(self, images: Iterable[np.ndarray]) -> Iterator[Scores]:
+        """For each image, the scores that both come from: for several questions about one call of the network."""
         ...

@@ -57,8 +57,14 @@ class Layout(NamedTuple):
         for (row, top), (column, left) in itertools.product(enumerate(tops), enumerate(lefts)):
             yield row, column, top, left
 
-    def maps(self, low: tuple[int, int], image: tuple[int, int], patch: tuple[int, int]) -> tuple[AxisMap, AxisMap]:
-        """The maps of rows and columns from the logits of all windows, `low` each, to the `image`'s pixels."""
+    def maps(
+        self, low: tuple[int, int], image: tuple[int, int], patch: tuple[int, int], flipped: bool = False
+    ) -> tuple[AxisMap, AxisMap]:
+        """The maps of rows and columns from the logits of all windows, `low` each, to the pixels of `image` (H, W).
+
+        `image` may be any size that the result is to have. If `flipped`, the network saw the mirror
+        image.
+        """
         padded = padded_size(self.window, patch)
         rows, columns = (
             bilinear(self.size[axis], image[axis]).after(
@@ -66,7 +72,7 @@ class Layout(NamedTuple):
             )
             for axis in (0, 1)
         )
-        return rows, columns
+        return rows, columns[::-1] if flipped else columns
 
     def logits_size(self, low: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of the logits of all windows side by side, `low` each."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -47,18 +48,9 @@ def predict(
     network: Network, image: Tensor, sliding: SlidingWindow, spec: NetworkSpec, device: torch.device | str = "cpu"
 ) -> Tensor:
     """The class of each pixel of an image, uint8 (3, H, W) -> (H, W), uint8 (int16 beyond 256 classes), on the CPU."""
-    passes = _apply(network, image, sliding, spec, torch.device(device))
-    first = passes[0]
-    if len(passes) == 1 and first.logits.is_cpu:  # the largest logit has the largest probability: no softmax needed
-        grid = first.logits.transpose(1, 2).contiguous()
-        return torch.from_numpy(argmax_labels(grid.numpy(), first.rows, first.columns))
-    labels = torch.empty(image.shape[1:], dtype=torch.uint8 if first.logits.shape[1] <= 256 else torch.int16)
-    for start, stop, scores in _render(passes):
-        labels[start:stop] = scores.max(1).indices  # twice as fast as argmax on a CPU
-    return labels
+    return next(apply(network, [image], sliding, spec, device)).labels()
 
 
-@torch.inference_mode()
 def probabilities(
     network: Network, image: Tensor, sliding: SlidingWindow, spec: NetworkSpec, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[int, int, Tensor]]:
@@ -67,9 +59,7 @@ def probabilities(
     Yields (start, stop, probabilities (C, stop - start, W)); each band is overwritten by the next
     one.
     """
-    passes = _apply(network, image, sliding, spec, torch.device(device))
-    for start, stop, scores in _render(passes):
-        yield start, stop, scores.transpose(0, 1)
+    yield from next(apply(network, [image], sliding, spec, device)).probabilities()
 
 
 class _Window(NamedTuple):
@@ -81,6 +71,9 @@ class _Window(NamedTuple):
     flipped: bool
     row: int
     column: int
+    last: bool
+    """Whether it is the last window of its image."""
+    image_size: tuple[int, int]
     pixels: Tensor
     """(3, h, w), normalized."""
 
@@ -93,18 +86,58 @@ class _Pass:
     """(window rows * h', C, window columns * w'): classes in the middle, so that a band of rows is one product."""
     rows: AxisMap
     columns: AxisMap
+    map_to: Callable[[tuple[int, int]], tuple[AxisMap, AxisMap]]
+    """The maps of rows and columns to a result of another size."""
 
 
-def _apply(
-    network: Network, image: Tensor, sliding: SlidingWindow, spec: NetworkSpec, device: torch.device
-) -> list[_Pass]:
-    """Run the network over all windows of all scales and flips, batched across them."""
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-        raise UserError(f"an image must be uint8 (3, H, W), not {image.dtype} {tuple(image.shape)}.")
+@dataclass
+class Scores:
+    """The logits of one image on the patch grids of all its windows; labels and probabilities are rendered from them.
+
+    They take little memory, so that one call of the network can answer several questions.
+    """
+
+    passes: list[_Pass]
+
+    @torch.inference_mode()
+    def labels(self) -> Tensor:
+        """The class of each pixel (H, W), uint8 (int16 beyond 256 classes), on the CPU."""
+        first = self.passes[0]
+        if len(self.passes) == 1 and first.logits.is_cpu:
+            # The largest logit has the largest probability: no softmax needed.
+            grid = first.logits.transpose(1, 2).contiguous()
+            return torch.from_numpy(argmax_labels(grid.numpy(), first.rows, first.columns))
+        dtype = torch.uint8 if first.logits.shape[1] <= 256 else torch.int16
+        labels = torch.empty(len(first.rows), len(first.columns), dtype=dtype)
+        for start, stop, scores in _render(self.passes):
+            labels[start:stop] = scores.max(1).indices  # twice as fast as argmax on a CPU
+        return labels
+
+    @torch.inference_mode()
+    def probabilities(self, size: tuple[int, int] | None = None) -> Iterator[tuple[int, int, Tensor]]:
+        """Bands (start, stop, probabilities (C, stop - start, W)); `size` (H, W) is the image's own by default."""
+        passes = self.passes
+        if size is not None:
+            maps = [part.map_to(size) for part in passes]
+            passes = [replace(part, rows=r, columns=c) for part, (r, c) in zip(passes, maps, strict=True)]
+        for start, stop, scores in _render(passes):
+            yield start, stop, scores.transpose(0, 1)
+
+
+@torch.inference_mode()
+def apply(
+    network: Network,
+    images: Iterable[Tensor],
+    sliding: SlidingWindow,
+    spec: NetworkSpec,
+    device: torch.device | str = "cpu",
+) -> Iterator[Scores]:
+    """Run the network over all windows of all scales and flips of images uint8 (3, H, W), batched across them."""
+    device = torch.device(device)
     pixels = CPU_PIXELS if device.type == "cpu" else GPU_PIXELS
     batch = 1 if sliding.full_image else spec.batch or max(1, pixels // math.prod(sliding.window))
     passes: list[_Pass] = []
-    windows = _windows(image, sliding, spec, device)
+    windows = (window for image in images for window in _windows(image, sliding, spec, device))
     while group := list(itertools.islice(windows, batch)):
         logits = network(torch.stack([window.pixels for window in group]))
         if logits.ndim != 4 or len(logits) != len(group):
@@ -112,30 +145,38 @@ def _apply(
         h, w = logits.shape[2:]
         for window, values in zip(group, logits, strict=True):
             if window.number == len(passes):
-                passes.append(_empty_pass(window, values, image, spec.patch_size))
+                passes.append(_empty_pass(window, values, spec.patch_size))
             rows = slice(window.row * h, (window.row + 1) * h)
             columns = slice(window.column * w, (window.column + 1) * w)
             passes[window.number].logits[rows, :, columns] = values.transpose(0, 1)
-    return passes
+            if window.last:
+                yield Scores(passes)
+                passes = []
 
 
-def _empty_pass(window: _Window, values: Tensor, image: Tensor, patch_size: tuple[int, int]) -> _Pass:
+def _empty_pass(window: _Window, values: Tensor, patch_size: tuple[int, int]) -> _Pass:
     """The pass of this window, with uninitialized logits; `values` (C, h', w') are those of the window."""
     low = (values.shape[1], values.shape[2])
-    rows, columns = window.layout.maps(low, (image.shape[1], image.shape[2]), patch_size)
+    map_to = partial(window.layout.maps, low, patch=patch_size, flipped=window.flipped)
     height, width = window.layout.logits_size(low)
     logits = values.new_empty(height, len(values), width, dtype=torch.float32)
-    return _Pass(logits, rows, columns[::-1] if window.flipped else columns)
+    return _Pass(logits, *map_to(window.image_size), map_to)
 
 
 def _windows(image: Tensor, sliding: SlidingWindow, spec: NetworkSpec, device: torch.device) -> Iterator[_Window]:
-    """Every window of every pass, one after the other."""
+    """Every window of every pass over an image, one after the other."""
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+        raise UserError(f"an image must be uint8 (3, H, W), not {image.dtype} {tuple(image.shape)}.")
+    size = (image.shape[1], image.shape[2])
     flips = (False, True) if sliding.flip else (False,)
-    for number, (scale, flipped) in enumerate(itertools.product(sliding.scales, flips)):
-        layout = sliding.layout(image.shape[1], image.shape[2], scale)
+    passes = list(itertools.product(sliding.scales, flips))
+    for number, (scale, flipped) in enumerate(passes):
+        layout = sliding.layout(*size, scale)
         source = NetworkInput(image, layout, spec.mean, spec.std, device, flipped)
-        for row, column, top, left in layout.windows():
-            yield _Window(number, layout, flipped, row, column, source.crop(top, left, *layout.window))
+        windows = list(layout.windows())
+        for row, column, top, left in windows:
+            last = number == len(passes) - 1 and (row, column) == windows[-1][:2]
+            yield _Window(number, layout, flipped, row, column, last, size, source.crop(top, left, *layout.window))
 
 
 def _render(passes: list[_Pass]) -> Iterator[tuple[int, int, Tensor]]:

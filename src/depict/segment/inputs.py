@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from depict.errors import UserError
+from depict.io.folders import PICTURES, list_folder, natural
 from depict.segment.video import check_installed
 
-PICTURES = {".apng", ".avif", ".bmp", ".dib", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"}
-PICTURES |= {".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"}
-"""Suffixes of the files that are read from folders; a file that is given by itself may have any suffix."""
 VIDEOS = {".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
 """Suffixes of videos, which are read only if they are given by themselves."""
 
@@ -60,7 +57,7 @@ def find_inputs(given: Sequence[str], out: Path, output_names: Sequence[str] = (
             if not outputs.isdisjoint((path, *path.parents)):
                 ignored.append(path)
             elif path.is_dir():
-                contents, links, failed = _list_folder(path, outputs | {_absolute(out)})
+                contents, links, failed = list_folder(path, outputs | {_absolute(out)})
                 files |= dict.fromkeys(file for file in contents if file.suffix.lower() in PICTURES)
                 ignored += [file for file in contents if file.suffix.lower() not in PICTURES] + links
                 errors |= {Path(e.filename): f"cannot read '{e.filename}': {e.strerror}." for e in failed}
@@ -80,14 +77,6 @@ def find_inputs(given: Sequence[str], out: Path, output_names: Sequence[str] = (
     return inputs + unlisted, ignored
 
 
-def natural(path: Path) -> list[list[tuple[bool, int, str]]]:
-    """A sort key that compares numbers in names by value: frame2 before frame10, folder by folder."""
-    return [
-        [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name) if part]
-        for name in path.parts
-    ]
-
-
 def _expand(text: str) -> list[Path]:
     """The paths that a path or pattern stands for."""
     if os.path.lexists(text):
@@ -103,22 +92,6 @@ def _expand(text: str) -> list[Path]:
 def _absolute(path: str | Path) -> Path:
     """The path without `..`, so that no name leads out of the output folder; links are not resolved."""
     return Path(os.path.normpath(Path(path).absolute()))
-
-
-def _list_folder(folder: Path, without: set[Path]) -> tuple[list[Path], list[Path], list[OSError]]:
-    """All files below a folder, the links to folders, and the errors of folders that cannot be listed.
-
-    Links to files are followed. Links to folders are not: they may be circular.
-    """
-    found: list[Path] = []
-    links: list[Path] = []
-    errors: list[OSError] = []
-    for parent, folders, files in os.walk(folder, onerror=errors.append):
-        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name) not in without]
-        # Path.is_symlink raises where a folder may be listed but not entered.
-        links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
-        found += [path for name in files if not name.startswith(".") and (path := Path(parent, name)) not in without]
-    return sorted(found, key=natural), sorted(links, key=natural), errors
 
 
 def _named(files: list[Path], root: Path) -> list[Input]:

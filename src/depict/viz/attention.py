@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from depict.io.images import to_rgb
-from depict.viz.overlays import INK, PAPER
+from depict.viz.overlays import INK, PAPER, fit_text
 
 if TYPE_CHECKING:
     from depict.analysis.attention import AttentionMap
@@ -19,15 +19,25 @@ TILE, SINGLE = 320, 960
 """Longest side in pixels of each map of a sheet, and of a map alone."""
 GAP, CAPTION = 8, 22
 """Pixels between the maps, and for a line of text."""
+HEADER = 2 * CAPTION
+"""Pixels for the title and the color bar."""
+BAR = 200
+"""Width in pixels of the color bar."""
+Scale = Literal["own", "common"]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def attention_sheet(
-    picture: ImageLike, maps: Sequence[AttentionMap], cells: tuple[float, float], at: tuple[int, int] | None = None
+    picture: ImageLike,
+    maps: Sequence[AttentionMap],
+    cells: tuple[float, float],
+    at: tuple[int, int] | None = None,
+    scale: Scale = "own",
 ) -> Image.Image:
     """The maps over the image, a row for each layer and a column for each head; one map alone is drawn large.
 
-    The image covers `cells` rows and columns of patches. Each map has its own scale, from 0 to the largest value, which
-    its caption gives. A ring marks the pixel `at` (x, y).
+    The image covers `cells` rows and columns of patches. Colors go from 0 to the largest value of each map (`own`)
+    or of all maps (`common`). A caption gives the largest value of its map. A ring marks the pixel `at` (x, y).
     """
     image = to_rgb(picture)
     height, width = image.shape[:2]
@@ -38,14 +48,18 @@ def attention_sheet(
     layers = sorted({each.layer for each in maps})
     heads = 1 if single else max(each.head for each in maps)
     column, line = max(size[0], 150) + GAP, size[1] + CAPTION + GAP
-    sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + CAPTION), PAPER)
+    sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + HEADER), PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    draw.text((GAP, GAP), f"attention of the {maps[0].query}", INK, font)
+    draw.text((GAP, GAP), fit_text(f"attention of the {maps[0].query}", font, sheet.width - 2 * GAP), INK, font)
+    highest = max(float(each.values.max()) for each in maps)
+    shared = single or scale == "common"
+    _draw_bar(sheet, (GAP, GAP + CAPTION), f"{highest:.2g}" if shared else "largest value of each map", font)
     for each in maps:
         x = GAP + column * (0 if single else each.head - 1)
-        y = GAP + CAPTION + line * layers.index(each.layer)
-        sheet.paste(_heat(each.values, gray, cells), (x, y))
-        caption = f"{each.operator} {each.layer}, head {each.head}: up to {each.values.max():.2g}"
+        y = GAP + HEADER + line * layers.index(each.layer)
+        largest = float(each.values.max())
+        sheet.paste(_heat(each.values, gray, cells, highest if shared else largest), (x, y))
+        caption = f"{each.operator} {each.layer}, head {each.head}: up to {largest:.2g}"
         draw.text((x, y + size[1] + 2), caption, INK, font)
         if at is not None:
             center = x + (at[0] + 0.5) * factor, y + (at[1] + 0.5) * factor
@@ -54,14 +68,29 @@ def attention_sheet(
     return sheet
 
 
-def _heat(values: np.ndarray, gray: np.ndarray, cells: tuple[float, float]) -> Image.Image:
-    """Heat (h, w) over a gray image (H, W), which covers the first `cells` rows and columns of patches."""
-    from matplotlib import colormaps
+def _draw_bar(sheet: Image.Image, corner: tuple[int, int], highest: str, font: Font) -> None:
+    """A bar of the colors from 0 to `highest`, as they look over a gray image."""
+    draw, (x, y) = ImageDraw.Draw(sheet), corner
+    x += int(draw.textlength("0", font)) + 6
+    width = max(20, int(min(BAR, sheet.width - x - GAP - 6 - draw.textlength(highest, font))))
+    ramp = np.linspace(0, 1, width, dtype=np.float32)[None].repeat(12, 0)
+    sheet.paste(_colored(ramp, np.full(ramp.shape, 128)), (x, y + 2))
+    draw.text((corner[0], y), "0", INK, font)
+    draw.text((x + width + 6, y), highest, INK, font)
 
+
+def _heat(values: np.ndarray, gray: np.ndarray, cells: tuple[float, float], highest: float) -> Image.Image:
+    """Heat (h, w) over a gray image (H, W), which covers the first `cells` rows and columns of patches."""
     box = (0, 0, cells[1], cells[0])
     size = (gray.shape[1], gray.shape[0])
     heat = np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR, box=box))
-    heat = np.clip(heat / max(float(values.max()), 1e-12), 0, 1)[..., None]
-    color = 255 * colormaps["inferno"](heat[..., 0])[..., :3]
-    strength = 0.25 + 0.65 * heat
+    return _colored(np.clip(heat / max(highest, 1e-12), 0, 1), gray)
+
+
+def _colored(heat: np.ndarray, gray: np.ndarray) -> Image.Image:
+    """The colors of heat (H, W) in 0..1 over gray levels (H, W); the hotter, the less of them is seen."""
+    from matplotlib import colormaps
+
+    color = 255 * colormaps["inferno"](heat)[..., :3]
+    strength = 0.25 + 0.65 * heat[..., None]
     return Image.fromarray(((1 - strength) * gray[..., None] + strength * color).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""A sheet of augmented samples with their labels, as training sees them."""
+"""A sheet of samples with their labels, as training sees them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 2 * MARGIN + COLUMNS * PAIR + (COLUMNS - 1) * 3 * GAP
 
 
 class Sample(NamedTuple):
-    """One augmented sample, neither normalized nor padded."""
+    """One sample, neither normalized nor padded."""
 
     name: str
     image: np.ndarray
@@ -31,42 +31,59 @@ class Sample(NamedTuple):
     """uint8 (h, w)."""
 
 
-def draw_samples(dataset: Dataset, path: Path, seed: int = 0) -> None:
-    """Draw 12 samples, each as augmented crop and with its labels; samples of a smaller set are repeated."""
-    samples, crop = augmented_samples(dataset, seed), dataset.recipe.crop
+def draw_samples(dataset: Dataset, path: Path, augmentation: Augmentation | None, seed: int = 0) -> None:
+    """Draw 12 samples, each as the image and with its labels; samples of a smaller set are repeated.
+
+    They are augmented as in training, or whole images if there is no `augmentation`.
+    """
+    samples = random_samples(dataset, augmentation, seed)
     counts = np.sum([np.bincount(sample.labels.ravel(), minlength=256) for sample in samples], axis=0)
     legend = _draw_legend(dataset, counts)
-    top = MARGIN + TITLE
-    height = top + ROWS * (TILE + CAPTION + GAP) + 16 + legend.height + MARGIN
+    sizes = [sample.labels.shape if augmentation is None else augmentation.crop for sample in samples]
+    tall = max(height * TILE // max(height, width) for height, width in sizes)
+    top, row = MARGIN + TITLE, tall + CAPTION + GAP
+    height = top + ROWS * row + 16 + legend.height + MARGIN
     sheet = Image.new("RGB", (WIDTH, height), PAPER)
     draw, small = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     draw.text((MARGIN, MARGIN - 6), f"{dataset.name}, {dataset.split}", INK, ImageFont.load_default(24))
-    draw.text((MARGIN, MARGIN + 24), f"augmented crops of {crop}x{crop}, and their labels", FAINT, small)
-    for number, (name, image, labels) in enumerate(samples):
+    draw.text((MARGIN, MARGIN + 24), f"{_subject(augmentation)}, and their labels", FAINT, small)
+    for number, ((name, image, labels), size) in enumerate(zip(samples, sizes, strict=True)):
         x = MARGIN + number % COLUMNS * (PAIR + 3 * GAP)
-        y = top + number // COLUMNS * (TILE + CAPTION + GAP)
-        sheet.paste(_tile(image, crop), (x, y))
-        sheet.paste(_tile(blend_labels(image, labels, dataset.palette), crop), (x + TILE + GAP, y))
-        draw.text((x, y + TILE + 3), fit_text(name, small, PAIR), FAINT, small)
+        y = top + number // COLUMNS * row
+        sheet.paste(_tile(image, size), (x, y))
+        sheet.paste(_tile(blend_labels(image, labels, dataset.palette), size), (x + TILE + GAP, y))
+        draw.text((x, y + tall + 3), fit_text(name, small, PAIR), FAINT, small)
     sheet.paste(legend, (MARGIN, height - MARGIN - legend.height))
     with atomic_path(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 
-def augmented_samples(dataset: Dataset, seed: int) -> list[Sample]:
-    """Random samples, augmented by the data set's recipe."""
-    recipe = dataset.recipe
-    augmentation = Augmentation(
-        recipe.short_edge, recipe.max_aspect, (recipe.crop, recipe.crop), (0.5,) * 3, (0.5,) * 3
-    )
+def random_samples(dataset: Dataset, augmentation: Augmentation | None, seed: int) -> list[Sample]:
+    """Random samples, each time augmented in another way."""
     order = np.random.default_rng(seed).permutation(len(dataset)).tolist()
     samples = []
     for number in range(COLUMNS * ROWS):
         epoch, position = divmod(number, len(dataset))
         index = order[position]
-        image, labels = augmentation.vary(*dataset.read(index), sample_generator(seed, epoch, index))
+        image, labels = dataset.read(index)
+        if augmentation is not None:
+            image, labels = augmentation.vary(image, labels, sample_generator(seed, epoch, index))
         samples.append(Sample(dataset.name_of(index), image.permute(1, 2, 0).numpy(), labels.numpy()))
     return samples
+
+
+def _subject(augmentation: Augmentation | None) -> str:
+    """What the tiles are, for the title."""
+    if augmentation is None:
+        return "whole images, not augmented"
+    height, width = augmentation.crop
+    small, large = augmentation.scale_range
+    steps = ["mirrored at random"] * augmentation.flip + ["colors distorted"] * augmentation.color_jitter
+    changes = "".join(f", {step}" for step in steps)
+    return (
+        f"crops of {width} x {height} pixels from images of short edge {augmentation.short_edge} times "
+        f"{small:g} to {large:g}{changes}"
+    )
 
 
 def _draw_legend(dataset: Dataset, counts: np.ndarray) -> Image.Image:
@@ -87,9 +104,9 @@ def _draw_legend(dataset: Dataset, counts: np.ndarray) -> Image.Image:
     return legend
 
 
-def _tile(picture: np.ndarray, crop: int) -> Image.Image:
-    """Scale so that a full crop fills the tile; a smaller one leaves padding visible."""
-    tile = Image.new("RGB", (TILE, TILE), PADDING)
-    size = (max(1, picture.shape[1] * TILE // crop), max(1, picture.shape[0] * TILE // crop))
-    tile.paste(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS), (0, 0))
+def _tile(picture: np.ndarray, full: tuple[int, int]) -> Image.Image:
+    """Scale so that a picture of the size `full` fills the tile; a smaller one leaves padding visible."""
+    width, height, *size = (max(1, side * TILE // max(full)) for side in (*full[::-1], *picture.shape[1::-1]))
+    tile = Image.new("RGB", (width, height), PADDING)
+    tile.paste(Image.fromarray(picture).resize((size[0], size[1]), Image.Resampling.LANCZOS), (0, 0))
     return tile
