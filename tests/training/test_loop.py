@@ -1,18 +1,24 @@
 """Whole trainings of seconds, in this process; tests/training/test_processes.py has those that need several."""
 
 import dataclasses
+import io
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import depict
 from depict import UserError, cli
 from depict.config.resolve import as_pair
+from depict.data.dataset import Subset
 from depict.data.folder import Folder
+from depict.data.scenes.dataset import Scenes
 from depict.runs import lock_run, read_metrics
 from depict.training import loop
 from depict.training.loop import Trainer, train
+from depict.training.preview import Preview
 from depict.training.stopping import InterruptedTraining
 from support.layouts import rectangles
 from support.trainings import assert_same_run, losses, saved_state, scores, small_command, small_config
@@ -34,15 +40,8 @@ def test_training_lowers_the_loss_and_leaves_a_complete_run(pictures, tmp_path):
     assert len(logged) == 12 * 3
     assert sum(logged[-6:]) < 0.7 * sum(logged[:6])
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == [
-        ".lock",
-        "config.yaml",
-        "data.json",
-        "last.safetensors",
-        "metrics.jsonl",
-        "model.safetensors",
-        "state",
-    ]
+    kept = ["last.safetensors", "metrics.jsonl", "model.safetensors", "preview.png", "state"]
+    assert names == [".lock", "config.yaml", "curves.png", "data.json", *kept]
     validations = [line for line in read_metrics(tmp_path / "run") if "miou" in line]
     assert [line["epoch"] for line in validations] == [2, 4, 6, 8, 10, 12]
     assert result.miou == max(scores(tmp_path / "run"))
@@ -102,7 +101,9 @@ def test_validation_uses_the_published_stride_or_a_smaller_crop(
 ):
     monkeypatch.setattr(Folder, "recipe", dataclasses.replace(Folder.recipe, stride=published))
     windows, evaluate = [], loop.evaluate
-    monkeypatch.setattr(loop, "evaluate", lambda p, *more: windows.append(p.sliding) or evaluate(p, *more))
+    monkeypatch.setattr(
+        loop, "evaluate", lambda p, *more, **named: windows.append(p.sliding) or evaluate(p, *more, **named)
+    )
     train(small_config(pictures, epochs=1, limit=4, image_size=size), tmp_path)
     assert [(sliding.window, sliding.stride) for sliding in windows] == [(as_pair(size), stride)]
 
@@ -164,10 +165,36 @@ def test_an_average_and_checkpointing_leave_the_losses_alone(pictures, tmp_path,
 
 
 def test_a_tracker_gets_a_file_of_its_own(pictures, tmp_path, plain):
-    pytest.importorskip("tensorboard")
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     train(small_config(pictures, epochs=1, tracker="tensorboard"), tmp_path)
     assert losses(tmp_path) == plain
-    assert list((tmp_path / "depict").rglob("events.out.tfevents*"))
+    events = event_accumulator.EventAccumulator(str(next((tmp_path / "depict").rglob("events.out.tfevents*"))))
+    events.Reload()
+    assert [event.step for event in events.Scalars("miou")] == [3]
+    (preview,) = events.Images("preview")
+    assert preview.step == 3
+    with Image.open(io.BytesIO(preview.encoded_image_string)) as logged, Image.open(tmp_path / "preview.png") as kept:
+        np.testing.assert_array_equal(np.asarray(logged), np.asarray(kept))
+
+
+def test_curves_and_preview_are_those_of_all_steps_also_after_a_resume(pictures, tmp_path, monkeypatch, capsys):
+    config = small_config(pictures, epochs=3, validate_every=1)
+    train(config, tmp_path / "whole" / "run")
+    assert f"redrawn at each validation: {tmp_path / 'whole' / 'run' / 'curves.png'}" in capsys.readouterr().err
+    resumed = tmp_path / "resumed" / "run"
+    with monkeypatch.context() as patch, pytest.raises(InterruptedTraining):
+        patch.setattr(Trainer, "_stop_requested", lambda trainer: trainer.progress.iteration == 4)
+        train(config, resumed)
+    halfway = (resumed / "curves.png").read_bytes()
+    train(config, resumed)
+    for name in ("curves.png", "preview.png"):
+        assert (resumed / name).read_bytes() == (tmp_path / "whole" / "run" / name).read_bytes()
+    assert (resumed / "curves.png").read_bytes() != halfway
+
+
+def test_the_preview_shows_the_same_images_at_each_validation():
+    shown = [sorted(Preview(Subset(Scenes(None, "val"), range(count))).indices) for count in (1, 3, 4, 100)]
+    assert shown == [[0], [0, 1, 2], [0, 1, 2, 3], [0, 25, 50, 75]]
 
 
 @pytest.mark.slow
@@ -205,8 +232,8 @@ def falling_scores(monkeypatch):
     """Makes every validation worse than the one before it: ever more pixels of the first class are wrong."""
     evaluate, calls = loop.evaluate, []
 
-    def worse(*arguments):
-        result = evaluate(*arguments)
+    def worse(*arguments, **named):
+        result = evaluate(*arguments, **named)
         calls.append(result)
         result.confusion[0] = [1, 10 ** len(calls), 0]
         return result

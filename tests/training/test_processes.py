@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import depict
 from depict.runs import read_metrics
@@ -120,6 +121,8 @@ def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
     assert {line["processes"] for line in read_metrics(tmp_path / "two")} == {2}
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
     assert scores(tmp_path / "two") == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
+    sizes = {Image.open(tmp_path / out / "preview.png").size for out in ("one", "two")}
+    assert len(sizes) == 1  # images of all processes
 
 
 def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_path):

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from depict.data.dataset import Dataset
     from depict.data.palette import Color
 
-WRONG_COLOR = (255, 64, 32)
-IGNORED_COLOR = (96, 96, 96)
-
 
 def main(
     run: RunPath,
@@ -155,16 +152,13 @@ def save_pictures(
     import numpy as np
     from PIL import Image
 
-    from depict.data.dataset import IGNORE
     from depict.io.files import atomic_path
+    from depict.viz.comparison import error_picture
     from depict.viz.overlays import label_picture
 
-    labels, pixels = prediction.numpy(), image.permute(1, 2, 0).numpy()
+    labels = prediction.numpy()
     predicted = label_picture(labels.astype(np.uint8), palette)
-    correct = (0.4 * pixels).astype(np.uint8)
-    wrong = (0.3 * pixels + 0.7 * np.array(WRONG_COLOR)).astype(np.uint8)
-    errors = np.where((truth.numpy() == labels)[..., None], correct, wrong)
-    errors[truth.numpy() == IGNORE] = IGNORED_COLOR
+    errors = error_picture(image.permute(1, 2, 0).numpy(), truth.numpy(), labels)
     for part, picture in (("predictions", predicted), ("errors", Image.fromarray(errors))):
         with atomic_path(folder / part / f"{dataset.name_of(index)}.png") as temporary:
             picture.save(temporary, "png")

@@ -26,7 +26,8 @@ def run(arguments: list[str]) -> int:
         """Train a model on images and masks. Run the same command again to resume.
 
         The run folder gets config.yaml (all settings), model.safetensors (the best model), metrics.jsonl
-        and the state to resume from. A finished run is not trained again.
+        and the state to resume from; at each validation curves.png (loss, mIoU, learning rate) and preview.png
+        (a few validation images with their predictions) are redrawn. A finished run is not trained again.
 
         Flags override the settings of --config. The value None clears one.
 
@@ -43,13 +44,14 @@ def run(arguments: list[str]) -> int:
                 ade20k/depict_sa_vit_s (`depict info` lists them).
             accept_data_change: Resume even if classes or files have changed since the run began.
         """
+        from depict.runs import CURVES, PREVIEW
         from depict.training.loop import train
 
         check_folder(out)
         result = train(settings, out, accept_data_change)
         if result is not None:
             say_text(result)
-            say(f"run: {out}")
+            say(f"run: {out}, with {CURVES} and {PREVIEW}")
         return 0
 
     return parse_and_call(main, "depict train", arguments)

@@ -1,4 +1,4 @@
-"""What a training reports: a progress bar and messages on stderr, metrics.jsonl, and a tracker."""
+"""What a training reports: a progress bar and messages on stderr, metrics.jsonl, pictures, and a tracker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from accelerate import Accelerator
+from PIL import Image
 from tqdm import tqdm
 
 from depict.config.resolve import ResolvedConfig
 from depict.evaluation import Result
+from depict.io.files import atomic_path
 from depict.io.yaml import to_dict
-from depict.runs import Metrics
+from depict.runs import CURVES, PREVIEW, Metrics, read_metrics
+from depict.training.preview import Preview
+from depict.viz.curves import draw_curves
 
 LOG_EVERY = 10
 """Steps between two lines of loss, rate and speed."""
@@ -41,7 +46,7 @@ class Log:
     def __init__(
         self, out: Path, accelerator: Accelerator, tracker: str, iteration: int, total: int, steps_per_epoch: int
     ) -> None:
-        self.name, self.accelerator, self.tracker = out.name, accelerator, tracker
+        self.out, self.accelerator, self.tracker = out, accelerator, tracker
         self.total, self.steps_per_epoch = total, steps_per_epoch
         main = accelerator.is_main_process
         self.metrics = Metrics(out, iteration) if main else None
@@ -66,13 +71,29 @@ class Log:
             self._restart_clock()
         self.bar.update()
 
-    def validation(self, iteration: int, result: Result, best: bool) -> None:
-        """Report a validation; its time does not count as training."""
-        mark = " (best so far)" if best else ""
-        say(self.accelerator, f"{self.name}, step {iteration}: mIoU {100 * result.miou:.2f} %{mark}")
+    def validation(self, iteration: int, result: Result, best: bool, preview: Preview) -> None:
+        """Report a validation, in words and pictures; its time does not count as training."""
+        text = f"{self.out.name}, step {iteration}: mIoU {100 * result.miou:.2f} %{' (best so far)' if best else ''}"
+        say(self.accelerator, text)
         scores = {"miou": result.miou, "macc": result.macc, "aacc": result.aacc}
         self._write(iteration, **{name: None if math.isnan(value) else value for name, value in scores.items()})
+        self._write_preview(iteration, preview.sheet(text))
+        self.redraw_curves()
         self._restart_clock()
+
+    def redraw_curves(self) -> None:
+        """Draw the curves of all steps so far, also of those before a resume."""
+        if self.metrics:
+            draw_curves(read_metrics(self.out), self.out.name, self.out / CURVES)
+
+    def _write_preview(self, iteration: int, sheet: Image.Image) -> None:
+        if self.metrics:
+            with atomic_path(self.out / PREVIEW) as temporary:
+                sheet.save(temporary, "png")
+        if self.tracker != "none":
+            options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
+            tracker = self.accelerator.get_tracker(self.tracker)
+            tracker.log_images({"preview": np.asarray(sheet)[None]}, step=iteration, **options)
 
     def _restart_clock(self) -> None:
         self.since, self.images = time.perf_counter(), 0

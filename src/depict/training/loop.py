@@ -31,7 +31,7 @@ from depict.data.transforms import Augmentation
 from depict.errors import UserError
 from depict.evaluation import Result, evaluate, few_images_warning, sliding_window_for
 from depict.model import SegmentationModel
-from depict.runs import LAST, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
+from depict.runs import CURVES, LAST, PREVIEW, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
 from depict.training.checkpoint import Checkpoint, Progress
 from depict.training.class_weights import balanced_weights
@@ -41,6 +41,7 @@ from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
+from depict.training.preview import Preview
 from depict.training.state import recover_state
 from depict.training.stopping import InterruptedTraining, StopSignals
 from depict.training.window_cache import WindowCache
@@ -120,6 +121,7 @@ class Trainer:
             say(self.accelerator, self.init_text)
         if warning := few_images_warning(self.validation):
             say(self.accelerator, warning)
+        say(self.accelerator, f"redrawn at each validation: {self.out / CURVES} and {self.out / PREVIEW}")
         log = Log(
             self.out, self.accelerator, self.settings.tracker, self.progress.iteration, self.total, self.per_epoch
         )
@@ -238,13 +240,16 @@ class Trainer:
     def _validate(self) -> Result | None:
         """Evaluate on the validation images and keep the weights if they are the best so far."""
         if self.sharded:
+            self.log.redraw_curves()
             return None
         model, progress = self._averaged_model(), self.progress
         published = self.validation.recipe.stride
         stride = published and min(published, *model.image_size)
         network = self.windows.network(model) if self.windows else None
         predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride), network=network)
-        result = evaluate(predictor, self.validation, self.accelerator.process_index, self.accelerator.num_processes)
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        preview = Preview(self.validation)
+        result = evaluate(predictor, self.validation, rank, world, watch=preview.watch)
         progress.since_best += 1
         score = 0.0 if math.isnan(result.miou) else result.miou  # nan if no pixel has a label
         best = score > progress.best_score
@@ -253,7 +258,7 @@ class Trainer:
             progress.since_best = 0
             if self.main:
                 save_tensors(model.state_dict(), self.out / WEIGHTS)
-        self.log.validation(progress.iteration, result, best)
+        self.log.validation(progress.iteration, result, best, preview)
         return result
 
     def _averaged_model(self) -> SegmentationModel:
