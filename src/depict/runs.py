@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ CHECKSUM = "checksum"
 
 # These settings do not change the result.
 MAY_CHANGE_ON_RESUME = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
+# More epochs extend a finished run; by default they also change how often it is validated.
+MAY_CHANGE_ON_EXTENSION = ("train.epochs", "train.validate_every")
 MAX_NAMED = 4
 """Differences that an error lists: one changed setting may have changed others with it."""
 
@@ -230,7 +232,7 @@ def lock_run(folder: Path) -> Iterator[None]:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Refuse to resume a folder with other settings than its own, or to use a folder of other files."""
+    """Refuse to resume a folder with other settings than its own, except more epochs, or a folder of other files."""
     if not (folder / CONFIG).exists():
         if any(path.name not in (LOCK, DATA) for path in folder.iterdir()):
             raise UserError(f"'{folder}' holds other files and no run: choose an empty or a new folder for --out.")
@@ -238,14 +240,16 @@ def check_same(folder: Path, config: Config) -> None:
     trained = read_run(folder)[0]
     # The decoder's defaults are not those of its dataclass, which has None for all.
     trained = dataclasses.replace(trained, decoder=with_defaults(trained.decoder))
-    refuse_difference(folder, trained, config)
+    more_epochs = (config.train.epochs or 0) > (trained.train.epochs or 0)
+    refuse_difference(folder, trained, config, MAY_CHANGE_ON_EXTENSION if more_epochs else ())
 
 
-def refuse_difference(folder: Path, trained: Config, config: Config) -> None:
+def refuse_difference(folder: Path, trained: Config, config: Config, may_change: Sequence[str] = ()) -> None:
     """Raise if two configurations would give different results, naming the settings that differ."""
     before, now = _flat(to_dict(trained)), _flat(to_dict(config))
     names = sorted(before.keys() | now.keys())
-    different = [name for name in names if name not in MAY_CHANGE_ON_RESUME and before.get(name) != now.get(name)]
+    ignored = (*MAY_CHANGE_ON_RESUME, *may_change)
+    different = [name for name in names if name not in ignored and before.get(name) != now.get(name)]
     if different:
         listed = [f"{name} = {before.get(name)}, not {now.get(name)}" for name in different[:MAX_NAMED]]
         listed += [f"and {len(different) - MAX_NAMED} more"] if len(different) > MAX_NAMED else []

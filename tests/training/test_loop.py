@@ -55,8 +55,8 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(pictures, tmp_pat
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert train(small_config(pictures, epochs=1), tmp_path) is None
     assert "is finished: best mIoU" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"was trained with train.epochs = 1, not 2: give the same settings to resume"):
-        train(small_config(pictures, epochs=2), tmp_path)
+    with pytest.raises(UserError, match=r"was trained with train.batch = 4, not 5: give the same settings to resume"):
+        train(small_config(pictures, epochs=2, batch=5), tmp_path)
     other = small_config(pictures, epochs=1)
     other.encoder.pretrained = "other.safetensors"
     with pytest.raises(UserError, match="was trained with encoder.pretrained = False"):

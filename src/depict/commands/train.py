@@ -27,7 +27,8 @@ def run(arguments: list[str]) -> int:
 
         The run folder gets config.yaml (all settings), model.safetensors (the best model), metrics.jsonl
         and the state to resume from; at each validation curves.png (loss, mIoU, learning rate) and preview.png
-        (a few validation images with their predictions) are redrawn. A finished run is not trained again.
+        (a few validation images with their predictions) are redrawn. A finished run is not trained again,
+        unless --epochs is raised: then it goes on from its last step, with the learning rates of the longer schedule.
 
         Flags override the settings of --config. The value None clears one.
 
@@ -35,6 +36,7 @@ def run(arguments: list[str]) -> int:
             depict train --out RUN --data folder --root DIR
             depict train --out RUN --data folder --root DIR --freeze-encoder \\
                 --cache-features
+            depict train --out RUN --data folder --root DIR --epochs 128
             depict train --out RUN --config ade20k/depict_sa_vit_s --root DIR
             torchrun --nproc-per-node 2 -m depict.cli train --out RUN ...
 

@@ -120,7 +120,7 @@ class TrainConfig:
     """How the model is trained."""
 
     epochs: Annotated[int | None, RECIPE] = None
-    """Passes over the training images."""
+    """Passes over the training images. More of them extend a finished run, at the rates of the longer schedule."""
     batch: Annotated[int | None, RECIPE] = None
     """Images per step, over all processes."""
     lr: Annotated[float | None, flag("2e-4; frozen encoder 1e-3, depict_ca 3e-3, linear 1e-2; sgd the recipe's")] = None

@@ -40,6 +40,10 @@ class Progress:
     best_result: Result | None = None
     since_best: int = 0
     """Validations after the best one."""
+    epochs: int = 0
+    """Length of the schedule that the steps followed."""
+    finished: bool = False
+    """Whether that schedule is done, or was ended early by --patience."""
 
 
 @dataclass
@@ -61,6 +65,8 @@ class Checkpoint:
             "best_iteration": progress.best_iteration,
             "best_result": _packed(progress.best_result),
             "since_best": progress.since_best,
+            "epochs": progress.epochs,
+            "finished": progress.finished,
             "network": self.full_weights(),
             "optimizer": get_optimizer_state_dict(self.network, self.optimizer, options=FULL),
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
@@ -108,6 +114,8 @@ class Checkpoint:
             best_iteration=int(values["best_iteration"]),
             best_result=_unpacked(values["best_result"]),
             since_best=int(values["since_best"]),
+            epochs=int(values["epochs"]),
+            finished=bool(values["finished"]),
         )
 
     def full_weights(self) -> dict[str, Any]:

@@ -109,11 +109,14 @@ class Trainer:
     def run(self) -> Result | None:
         """Train to the end; returns the validation of the kept model."""
         self.progress = self.checkpoint.restore()
-        if self.progress.iteration >= self.total:
+        if self.progress.iteration and self.progress.epochs < self.settings.epochs:
+            self._extend()
+        elif self.progress.finished:
             best, at = 100 * self.progress.best_score, self.progress.best_iteration
             score = "not validated" if self.sharded else f"best mIoU {best:.2f} % at step {at}"
             say(self.accelerator, f"'{self.out}' is finished: {score}.")
             return None
+        self.progress.epochs = self.settings.epochs
         if self.main:
             save_config(self.model, self.out)
         say(self.accelerator, settings_text(self.config))
@@ -130,6 +133,21 @@ class Trainer:
         self._say_what_is_kept(last)
         return self.progress.best_result
 
+    def _extend(self) -> None:
+        """Prepare a finished run for more epochs: it goes on with the rates of the longer schedule."""
+        progress, epochs = self.progress, self.settings.epochs
+        if not progress.finished:
+            raise UserError(
+                f"'{self.out}' is not finished: resume it with --epochs {progress.epochs}, then extend it to {epochs}."
+            )
+        progress.finished, progress.since_best = False, 0
+        rate = learning_rate(progress.iteration, self.total, self.settings.lr, self.settings.warmup)
+        say(
+            self.accelerator,
+            f"extending '{self.out}' from {progress.epochs} to {epochs} epochs: step {progress.iteration + 1} has the "
+            f"learning rate {rate:.1e} that it has in a training of {epochs} epochs.",
+        )
+
     def _train(self) -> Result | None:
         """All steps that are left; returns the last validation."""
         progress, settings = self.progress, self.settings
@@ -140,12 +158,12 @@ class Trainer:
             loss = self._step(batch, rate)
             self.log.step(progress.iteration + 1, loss, rate, self.schedule.batch_size(progress.iteration))
             progress.iteration += 1
-            last = progress.iteration == self.total
+            last = progress.finished = progress.iteration == self.total
             if last or progress.iteration % (settings.validate_every * self.per_epoch) == 0:
                 result = self._validate()
                 if settings.patience and progress.since_best >= settings.patience:
                     say(self.accelerator, f"stopped: no better mIoU in {progress.since_best} validations.")
-                    progress.iteration, last = self.total, True
+                    progress.finished = last = True
             stopped = self._stop_requested()
             if last:
                 self._save_last_weights()
