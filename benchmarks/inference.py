@@ -82,7 +82,7 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
         spent["network"] += time.perf_counter() - start
         return masks
 
-    normalization = {"mean": model.mean, "std": model.std, "patch_size": model.patch_size}
+    normalization = {"mean": model.mean, "std": model.std, "patch_size": model.multiple}
     stride = window - 32
 
     def bands(image):

@@ -57,7 +57,7 @@ class Step:
 
         masks = self.model(self.images, full_size=False)
         with part("loss"):
-            total, count = losses.cross_entropy(masks, self.labels, self.model.patch_size)
+            total, count = losses.cross_entropy(masks, self.labels, self.model.multiple)
             return total / count
 
     def full_size(self):

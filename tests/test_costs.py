@@ -8,7 +8,7 @@ from depict.commands.info import rounds_to
 from depict.config.paper import paper_rows
 from depict.costs import decoder_costs, encoder_multiply_adds, parameters
 from depict.decoders import create_decoder
-from depict.encoder import Encoder
+from depict.encoders import create_encoder
 
 ROWS = [pytest.param(row, id=row.config) for row in paper_rows() if row.config]
 MEASURED = {  # millions of parameters and billions of multiply-adds, measured on the authors' code
@@ -121,7 +121,7 @@ def test_mixtures_of_the_ablation_have_the_measured_size(config):
 
 def test_encoder_costs_are_counted_on_meta_tensors():
     with torch.device("meta"):
-        encoder = Encoder("vit_tiny_patch16_224", (32, 32), dim=64, depth=1)
+        encoder = create_encoder("vit_tiny_patch16_224", (32, 32), dim=64, depth=1)
     tokens, dim = 5, 64
     block = 12 * tokens * dim**2 + 2 * tokens**2 * dim + 2 * 5 * tokens * dim
     assert encoder_multiply_adds(encoder, (32, 32)) == 4 * 16 * 16 * 3 * dim + block + 5 * tokens * dim

@@ -1,8 +1,9 @@
-"""The whole model: image -> encoder -> Z0 -> decoder -> masks -> labels."""
+"""The whole model: image -> encoder -> levels -> neck -> Z0 -> decoder -> masks -> labels."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -12,16 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depict.config.resolve import as_pair, with_defaults
-from depict.config.schema import Config, DecoderConfig, EncoderConfig
+from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
 from depict.data.palette import Color, palette_for
 from depict.decoders import create_decoder, decoder_options
 from depict.decoders.base import Trace
 from depict.errors import UserError
 from depict.inference.preprocess import NetworkInput, normalize
-from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow
+from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow, padded_size
 from depict.inference.torch_backend import Network, eval_mode
 from depict.inference.torch_predictor import TorchPredictor
 from depict.io.images import to_rgb
+from depict.neck import STEM_STRIDE, Neck, Stem, grid_settings
 from depict.prediction import Prediction, predict
 
 if TYPE_CHECKING:
@@ -29,16 +31,17 @@ if TYPE_CHECKING:
 
 
 class SegmentationModel(nn.Module):
-    """An encoder and a decoder with the names and colors of the classes.
+    """An encoder, a neck where one is needed, and a decoder, with the names and colors of the classes.
 
     `config` is the configuration it was built from. Its `data.short_edge` and `data.max_aspect` are
-    the size that images are resized to before inference.
+    the size that images are resized to before inference. `stride` is the cell of the grid of tokens
+    and masks, in pixels; images are padded to multiples of `multiple`, which the encoder needs.
     """
 
     def __init__(self, config: Config, classes: Sequence[str], palette: Sequence[Color] | None = None):
         super().__init__()
         # timm is slow to import and needed here only, not for decoders and costs.
-        from depict.encoder import Encoder
+        from depict.encoders import create_encoder
 
         self.image_size = as_pair(config.image_size)
         self.classes = tuple(classes)
@@ -52,9 +55,17 @@ class SegmentationModel(nn.Module):
         encoder = dataclasses.asdict(config.encoder)
         freeze = encoder.pop("freeze")
         decoder = with_defaults(config.decoder)
-        self.config = dataclasses.replace(config, image_size=self.image_size, decoder=decoder)
-        self.encoder = Encoder(image_size=self.image_size, **encoder)
-        self.decoder = create_decoder(decoder.name, self.encoder.dim, len(self.classes), **decoder.options())
+        self.encoder = create_encoder(image_size=self.image_size, stride=config.stride, **encoder)
+        stride, dim = grid_settings(self.encoder, config.stride, config.neck.dim, config.neck.stem)
+        self.stride = self.encoder.strides[0] if stride is None else (stride, stride)
+        (height, width), (rows, columns) = self.encoder.multiple, self.stride
+        self.multiple = math.lcm(height, rows), math.lcm(width, columns)
+        self.stem = Stem() if config.neck.stem else None
+        dims = [*([self.stem.dim] if self.stem else []), *self.encoder.dims]
+        self.neck = Neck(dims, dim) if dim else None
+        self.decoder = create_decoder(decoder.name, dim or self.encoder.dim, len(self.classes), **decoder.options())
+        neck = NeckConfig(dim, config.neck.stem)
+        self.config = dataclasses.replace(config, image_size=self.image_size, stride=stride, neck=neck, decoder=decoder)
         if freeze:
             self.encoder.freeze()
 
@@ -65,8 +76,8 @@ class SegmentationModel(nn.Module):
 
     @property
     def patch_size(self) -> tuple[int, int]:
-        """Height and width of a patch in pixels."""
-        return self.encoder.patch_size
+        """Height and width of a token's cell in pixels."""
+        return self.stride
 
     @property
     def mean(self) -> tuple[float, float, float]:
@@ -87,15 +98,34 @@ class SegmentationModel(nn.Module):
         """uint8 RGB (..., 3, H, W) -> float32, with the encoder's own mean and standard deviation."""
         return normalize(images, self.mean, self.std)
 
-    def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
+    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tokens, h and w, of an image of `size` pixels."""
+        height, width = padded_size(size, self.multiple)
+        return height // self.stride[0], width // self.stride[1]
+
+    def neck_multiply_adds(self, size: tuple[int, int]) -> int:
+        """Multiply-adds of neck and stem for one image of `size` pixels; 0 without a neck."""
+        padded = padded_size(size, self.multiple)
+        strides = [*([(STEM_STRIDE, STEM_STRIDE)] if self.stem else []), *self.encoder.strides]
+        sizes = [(padded[0] // height, padded[1] // width) for height, width in strides]
+        stem = self.stem.multiply_adds(padded) if self.stem else 0
+        return stem + (self.neck.multiply_adds(sizes) if self.neck else 0)
+
+    def levels(self, images: Tensor) -> list[Tensor]:
+        """The encoder's levels (B, h, w, D), the stem's first, of normalized images (B, 3, H, W), zero-padded."""
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
             raise UserError(f"images must have shape (batch, 3, height, width), not {tuple(images.shape)}.")
-        below, right = (-side % patch for side, patch in zip(images.shape[-2:], self.patch_size, strict=True))
-        return self.encoder(F.pad(images, (0, right, 0, below)))
+        below, right = (-side % multiple for side, multiple in zip(images.shape[-2:], self.multiple, strict=True))
+        padded = F.pad(images, (0, right, 0, below))
+        return [*([self.stem(padded)] if self.stem else []), *self.encoder(padded)]
+
+    def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
+        levels, grid = self.levels(images), self.grid((images.shape[-2], images.shape[-1]))
+        return self.neck(levels, grid) if self.neck else levels[0].flatten(1, 2), grid
 
     def masks(self, images: Tensor) -> Tensor:
-        """Logits (B, C, h, w) on the patch grid of normalized images (B, 3, H, W), padded to the patch."""
+        """Logits (B, C, h, w) on the grid of tokens of normalized images (B, 3, H, W), padded to `multiple`."""
         return self.decoder(*self.tokens(images))
 
     def forward(self, images: Tensor, full_size: bool = True) -> Tensor:
@@ -103,7 +133,7 @@ class SegmentationModel(nn.Module):
         masks = self.masks(images)
         if not full_size:
             return masks
-        size = [count * patch for count, patch in zip(masks.shape[-2:], self.patch_size, strict=True)]
+        size = [count * cell for count, cell in zip(masks.shape[-2:], self.stride, strict=True)]
         logits = F.interpolate(masks, size=size, mode="bilinear", align_corners=False)
         return logits[..., : images.shape[-2], : images.shape[-1]]
 
@@ -183,13 +213,19 @@ def create_model(
     drop_path: float = 0.0,
     classes: Sequence[str] | None = None,
     palette: Sequence[Color] | None = None,
+    stride: int | None = None,
+    blocks: Sequence[int] | None = None,
+    neck_dim: int | None = None,
+    stem: bool = False,
     **options: Any,
 ) -> SegmentationModel:
     """Build a model from the names of its decoder and encoder.
 
     `pretrained` loads weights of the encoder: True from timm's hub, a path from a local file. Give
-    `num_classes`, or `classes` by name. `options` are the decoder's, such as layers, heads and
-    head_dim.
+    `num_classes`, or `classes` by name. `stride` is the grid of the decoder and its masks, in
+    pixels: by default the patch of a plain ViT, 8 for other encoders. `blocks`: use the outputs of
+    several blocks of a plain ViT; `neck_dim` and `stem` are those of `NeckConfig`. `options` are the
+    decoder's, such as layers, heads and head_dim.
     """
     known = decoder_options(decoder)
     for option in options:
@@ -203,8 +239,12 @@ def create_model(
         raise UserError(f"{len(classes)} class names do not match num_classes={num_classes}.")
     source = pretrained if isinstance(pretrained, bool) else str(pretrained)
     config = Config(
-        encoder=EncoderConfig(name=encoder, pretrained=source, drop_path=drop_path),
+        encoder=EncoderConfig(
+            name=encoder, pretrained=source, drop_path=drop_path, blocks=None if blocks is None else tuple(blocks)
+        ),
+        neck=NeckConfig(neck_dim, stem),
         decoder=DecoderConfig(name=decoder, **options),
         image_size=image_size,
+        stride=stride,
     )
     return SegmentationModel(config, classes, palette)

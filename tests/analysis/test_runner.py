@@ -94,14 +94,14 @@ def test_a_patch_has_the_most_frequent_class_of_its_labeled_pixels():
         dtype=torch.uint8,
     )
     # The last patches reach beyond the image; ties go to the first class.
-    assert patch_labels(labels, (3, 5), (2, 2)).tolist() == [3, 0, 1, 5, 4, IGNORE]
+    assert patch_labels(labels, (3, 5), (2, 2), (2, 3)).tolist() == [3, 0, 1, 5, 4, IGNORE]
 
 
 def test_labels_are_resized_to_the_size_at_which_the_model_sees_the_image():
     labels = torch.tensor([[1, 2], [255, 3]], dtype=torch.uint8)
-    assert patch_labels(labels, (4, 4), (2, 2)).tolist() == [1, 2, 255, 3]
+    assert patch_labels(labels, (4, 4), (2, 2), (2, 2)).tolist() == [1, 2, 255, 3]
     larger = labels.repeat_interleave(6, 0).repeat_interleave(6, 1)
-    assert patch_labels(larger, (4, 4), (2, 2)).tolist() == [1, 2, 255, 3]
+    assert patch_labels(larger, (4, 4), (2, 2), (2, 2)).tolist() == [1, 2, 255, 3]
 
 
 @given(
@@ -109,7 +109,8 @@ def test_labels_are_resized_to_the_size_at_which_the_model_sees_the_image():
     st.tuples(st.integers(1, 4), st.integers(1, 4)),
 )
 def test_patch_labels_equal_counting_patch_by_patch(labels, patch):
-    found = patch_labels(torch.from_numpy(labels), labels.shape, patch).tolist()
+    grid = (-(-labels.shape[0] // patch[0]), -(-labels.shape[1] // patch[1]))
+    found = patch_labels(torch.from_numpy(labels), labels.shape, patch, grid).tolist()
     expected = []
     for top in range(0, labels.shape[0], patch[0]):
         for left in range(0, labels.shape[1], patch[1]):

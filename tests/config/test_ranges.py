@@ -8,19 +8,20 @@ import pytest
 
 from depict import UserError
 from depict.config.ranges import RANGES, Range, check_ranges
-from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
+from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, NeckConfig, TrainConfig
 from depict.io.yaml import from_dict
 
 
 def numeric_settings():
     """The names of all settings that may be numbers."""
-    sections = {"encoder.": EncoderConfig, "decoder.": DecoderConfig, "data.": DataConfig, "train.": TrainConfig}
-    for prefix, kind in {"": Config, **sections}.items():
+    sections = {"encoder": EncoderConfig, "decoder": DecoderConfig, "data": DataConfig, "train": TrainConfig}
+    sections["neck"] = NeckConfig
+    for section, kind in {"": Config, **sections}.items():
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
             words = str(hints[field.name])
-            if field.name not in ("encoder", "decoder", "data", "train") and ("int" in words or "float" in words):
-                yield prefix + field.name
+            if field.name not in sections and ("int" in words or "float" in words):
+                yield f"{section}.{field.name}".removeprefix(".")
 
 
 def config_with(name, value):

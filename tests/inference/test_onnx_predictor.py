@@ -41,7 +41,7 @@ def test_the_metadata_describe_the_model(fixed):
     assert (predictor.classes, predictor.palette) == (model.classes, model.palette)
     assert predictor.sliding == model.sliding_window()
     spec = predictor.spec
-    assert (spec.mean, spec.std, spec.patch_size) == (model.mean, model.std, model.patch_size)
+    assert (spec.mean, spec.std, spec.multiple) == (model.mean, model.std, model.multiple)
     stored = {entry.key: entry.value for entry in onnx.load(fixed).metadata_props}
     assert json.loads(stored["classes"])[0] == "sky"
 

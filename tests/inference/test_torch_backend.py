@@ -21,7 +21,7 @@ from depict.inference.torch_backend import eval_mode, predict, probabilities
 from support.naive_inference import naive_probabilities
 
 NORMALIZATION = {"mean": (0.5, 0.4, 0.3), "std": (0.5, 0.6, 0.7)}
-SPEC = NetworkSpec(**NORMALIZATION, patch_size=(4, 4))
+SPEC = NetworkSpec(**NORMALIZATION, multiple=(4, 4))
 PIXELS = NetworkSpec(**NORMALIZATION)  # of a network with a logit for each pixel
 
 
@@ -53,7 +53,7 @@ def both(image: Tensor, classes: int = 5, patch: tuple[int, int] = (4, 4), **opt
     window, stride = plain.pop("window"), plain.pop("stride")
     sliding = SlidingWindow(window=(window, window), stride=(stride, stride), **plain)
     ours = torch.full_like(naive, torch.nan)
-    spec = NetworkSpec(**NORMALIZATION, patch_size=patch, batch=3)
+    spec = NetworkSpec(**NORMALIZATION, multiple=patch, batch=3)
     for start, stop, band in probabilities(net, image, sliding, spec):
         ours[:, start:stop] = band
     return ours, predict(net, image, sliding, spec), naive

@@ -18,7 +18,7 @@ def picture(height, width):
 
 def test_labels_are_those_of_the_backend_and_of_predict():
     model, image = tiny_model(), picture(70, 50)
-    spec = NetworkSpec(model.mean, model.std, model.patch_size)
+    spec = NetworkSpec(model.mean, model.std, model.multiple)
     expected = predict(model.masks, torch.from_numpy(image).permute(2, 0, 1), model.sliding_window(), spec).numpy()
     np.testing.assert_array_equal(model.predictor().labels(image), expected)
     np.testing.assert_array_equal(model.predict(image).labels, expected)

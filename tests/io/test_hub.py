@@ -9,7 +9,7 @@ import timm
 from safetensors.torch import save_file
 
 import depict
-from depict.encoder import Encoder
+from depict.encoders import create_encoder
 from depict.errors import UserError
 from depict.io import hub
 from depict.runs import save
@@ -49,7 +49,7 @@ def cache_folder(home, repository):
 def test_what_is_cached_is_used(unreachable, tmp_path):
     weights = cache_folder(tmp_path, timm.get_pretrained_cfg_value(VIT, "hf_hub_id")) / "model.safetensors"
     save_file(timm.create_model(VIT).state_dict(), weights)
-    assert Encoder(VIT, (32, 32), pretrained=True).dim == 192
+    assert create_encoder(VIT, (32, 32), pretrained=True).dim == 192
     save(tiny_model("linear"), cache_folder(tmp_path, "anna/cached"))
     assert depict.load("hf-hub:anna/cached").config.decoder.name == "linear"
 
@@ -57,7 +57,7 @@ def test_what_is_cached_is_used(unreachable, tmp_path):
 @pytest.mark.usefixtures("unreachable")
 def test_what_is_not_cached_is_reported_at_once():
     with pytest.raises(UserError, match=r"cannot get the weights of 'vit_small_patch16_384' from the hub: "):
-        Encoder("vit_small_patch16_384", (32, 32), pretrained=True)
+        create_encoder("vit_small_patch16_384", (32, 32), pretrained=True)
     with pytest.raises(UserError, match="cannot get 'anna/streets' from the hub: .* not in the local cache either.$"):
         depict.load("hf-hub:anna/streets")
 

@@ -20,7 +20,7 @@ PATCH = 16
 class ConvModel(nn.Module):
     """Masks from patches of 16 x 16 pixels, with what exporting needs to know of a `SegmentationModel`."""
 
-    image_size, patch_size = (32, 32), (PATCH, PATCH)
+    image_size, multiple = (32, 32), (PATCH, PATCH)
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
     classes, palette = dataset_class("scenes").classes, dataset_class("scenes").palette
 

@@ -51,17 +51,17 @@ class _View:
 
     image: np.ndarray
     layout: Layout
-    patch: tuple[int, int]
+    model: SegmentationModel
 
     @property
     def grid(self) -> tuple[int, int]:
-        height, width = self.layout.size
-        return -(-height // self.patch[0]), -(-width // self.patch[1])
+        """Rows and columns of patches."""
+        return self.model.grid(self.layout.size)
 
     @property
     def cells(self) -> tuple[float, float]:
         """Rows and columns of patches that the image covers; the rest of the grid is padding."""
-        return self.layout.cells(self.patch)
+        return self.layout.cells(self.model.stride)
 
     def patch_at(self, x: int, y: int, height: int, width: int) -> int:
         """Index of the patch that covers the pixel (x, y) of an image of height x width."""
@@ -111,7 +111,7 @@ def attention_maps(
 def _view(model: SegmentationModel, image: np.ndarray) -> _View:
     """The image at the model's own size, or smaller if that has more than `MAX_PATCHES` patches."""
     layout = model.layout(image.shape[0], image.shape[1])
-    while math.prod((view := _View(image, layout, model.patch_size)).grid) > MAX_PATCHES:
+    while math.prod((view := _View(image, layout, model)).grid) > MAX_PATCHES:
         height, width = (max(1, int(0.95 * length)) for length in layout.size)
         layout = layout._replace(resized=(height, width), size=(height, width))
     return view
@@ -152,7 +152,11 @@ def _encoder_attention(
 ) -> list[LayerAttention]:
     if class_name is not None:
         raise UserError("the encoder has no class queries: give --at X,Y, or --part decoder.")
-    vit = model.encoder.vit
+    vit = getattr(model.encoder, "vit", None)
+    if vit is None or model.stride != model.encoder.strides[0]:
+        raise UserError(
+            f"the attention of the encoder '{model.encoder.name}' is not on the grid of the masks: use --part decoder."
+        )
     prefix = vit.num_prefix_tokens
     if patch is None and not prefix:
         raise UserError(f"the encoder '{model.encoder.name}' has no class token: give --at X,Y.")

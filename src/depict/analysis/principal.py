@@ -154,7 +154,7 @@ class Principal(Analysis):
             image=thumbnail(sample.image).copy(),
             truth=None if sample.labels is None else thumbnail(sample.labels.numpy()).copy(),
             size=size,
-            cells=self.model.layout(*size).cells(self.model.patch_size),
+            cells=self.model.layout(*size).cells(self.model.stride),
             masks=masks,
             reference=masks if truth is None else truth,
             segments={

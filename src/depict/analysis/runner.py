@@ -19,7 +19,6 @@ from depict.data.dataset import IGNORE, Dataset
 from depict.data.transforms import resize_labels
 from depict.decoders.base import Trace
 from depict.errors import UserError, unknown
-from depict.inference.sliding import padded_size
 from depict.io.images import read_image
 from depict.terminal import progress_bar
 
@@ -167,18 +166,17 @@ def make_sample(model: SegmentationModel, images: Dataset | Pictures, index: int
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     trace = to_cpu(model.unroll(pixels))
     size = model.layout(pixels.shape[0], pixels.shape[1]).size
-    below = None if labels is None else patch_labels(labels, size, model.patch_size)
+    below = None if labels is None else patch_labels(labels, size, model.stride, trace.grid)
     return Sample(images.name_of(index), pixels, labels, trace, below)
 
 
-def patch_labels(labels: Tensor, size: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+def patch_labels(labels: Tensor, size: tuple[int, int], patch: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """The most frequent class of the labeled pixels under each patch, int64 (N,); 255 where there is none.
 
-    Labels (H, W) are resized to `size`, at which the model sees the image, and padded to full patches like the image.
+    Labels (H, W) are resized to `size`, at which the model sees the image, and padded to a full grid like the image.
     Ties go to the first class.
     """
-    height, width = padded_size(size, patch)
-    padded = torch.full((height, width), IGNORE, dtype=torch.int64)
+    padded = torch.full((grid[0] * patch[0], grid[1] * patch[1]), IGNORE, dtype=torch.int64)
     padded[: size[0], : size[1]] = resize_labels(labels, size)
     cells = padded.unfold(0, patch[0], patch[0]).unfold(1, patch[1], patch[1]).flatten(2).flatten(0, 1)
     values = IGNORE + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import statistics
@@ -82,8 +83,7 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     slidings = [sliding_window_for(model, validation, multiscale) for multiscale in (False, True)]
     single, multi = (evaluate(model.predictor(sliding), validation, progress=True) for sliding in slidings)
     speeds = [line["images_per_second"] for line in read_metrics(out) if "images_per_second" in line]
-    tokens = (model.image_size[0] // model.patch_size[0]) * (model.image_size[1] // model.patch_size[1])
-    flops = model.decoder.multiply_adds(tokens)
+    flops = model.decoder.multiply_adds(math.prod(model.grid(model.image_size)))
     return parameters(model.decoder), flops, 100 * single.miou, 100 * multi.miou, statistics.median(speeds)
 
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
+from depict.config.flags import flag
 from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
-from depict.config.schema import DecoderConfig, EncoderConfig
+from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
 from depict.errors import UserError
 from depict.terminal import say, say_text
 
@@ -26,6 +27,8 @@ CONVENTION = (
 def main(
     decoder: DecoderConfig = DecoderConfig(name=""),  # noqa: B008 - read, never changed
     encoder: EncoderConfig = EncoderConfig(),  # noqa: B008
+    neck: NeckConfig = NeckConfig(),  # noqa: B008
+    stride: Annotated[int | None, flag("the patch of a plain ViT, 8 for others")] = None,
     image_size: int = 512,
     classes: int = 150,
     models: bool = False,
@@ -38,12 +41,15 @@ def main(
     Examples:
         depict info
         depict info --decoder depict_sa --encoder vit_small_patch16_384 --classes 150
+        depict info --decoder linear --encoder convnext_tiny --stride 4
         depict info --models
         depict info --json
 
     Args:
         decoder: The decoder of that model.
         encoder: The encoder of that model.
+        neck: Its neck, if the encoder needs one.
+        stride: Cell of the decoder's grid and its masks in pixels.
         image_size: Side of its square input in pixels.
         classes: Its number of classes.
         models: List the trained models that come with depict instead; use their names wherever a RUN is expected.
@@ -52,8 +58,13 @@ def main(
     if models:
         _print_models()
         return
-    if (decoder, encoder, image_size, classes) != (DecoderConfig(name=""), EncoderConfig(), 512, 150):
-        _one_model(dataclasses.replace(decoder, name=decoder.name or "depict_sa"), encoder, image_size, classes, json_)
+    asked = (decoder, encoder, neck, stride, image_size, classes)
+    if asked != (DecoderConfig(name=""), EncoderConfig(), NeckConfig(), None, 512, 150):
+        decoder = dataclasses.replace(decoder, name=decoder.name or "depict_sa")
+        encoder = dataclasses.replace(encoder, pretrained=False)
+        _one_model(
+            Config(encoder, decoder, image_size=image_size, stride=stride, neck=neck), image_size, classes, json_
+        )
         return
     facts = [_facts(row) for row in paper_rows()]
     if json_:
@@ -147,40 +158,43 @@ def rounds_to(value: int, printed: str, power: int) -> bool | None:
     return (Decimal(value).scaleb(-power)).quantize(Decimal(1).scaleb(digit), ROUND_HALF_UP) == Decimal(printed)
 
 
-def _one_model(decoder: DecoderConfig, encoder: EncoderConfig, side: int, classes: int, as_json: bool) -> None:
-    """Print the costs of one model; both parts are built without memory on the meta device."""
+def _one_model(config: Config, side: int, classes: int, as_json: bool) -> None:
+    """Print the costs of one model, which is built without memory on the meta device."""
     import torch
 
     from depict.costs import encoder_multiply_adds, parameters
-    from depict.decoders import create_decoder
-    from depict.encoder import Encoder
+    from depict.inference.sliding import padded_size
+    from depict.model import SegmentationModel
 
     if side < 1 or classes < 1:
         raise UserError(f"--image-size and --classes must be at least 1, not {side} and {classes}.")
     with torch.device("meta"):
-        backbone = Encoder(
-            encoder.name, (side, side), patch_size=encoder.patch_size, dim=encoder.dim, depth=encoder.depth
-        )
-        head = create_decoder(decoder.name, backbone.dim, classes, **decoder.options())
-    padded = tuple(side + -side % patch for patch in backbone.patch_size)
-    grid = tuple(length // patch for length, patch in zip(padded, backbone.patch_size, strict=True))
+        model = SegmentationModel(config, [f"class {index}" for index in range(classes)])
+    size = (side, side)
+    rows, columns = model.grid(size)
+    neck = [part for part in (model.neck, model.stem) if part is not None]
     facts: dict[str, Any] = {
-        "decoder": decoder.name,
-        "encoder": encoder.name,
+        "decoder": config.decoder.name,
+        "encoder": config.encoder.name,
         "image_size": side,
         "classes": classes,
-        "dim": backbone.dim,
-        "grid": list(grid),
-        "decoder_parameters": parameters(head),
-        "decoder_multiply_adds": head.multiply_adds(grid[0] * grid[1]),
-        "encoder_parameters": parameters(backbone),
-        "encoder_multiply_adds": encoder_multiply_adds(backbone, (padded[0], padded[1])),
+        "dim": model.decoder.token_dim,
+        "grid": [rows, columns],
+        "decoder_parameters": parameters(model.decoder),
+        "decoder_multiply_adds": model.decoder.multiply_adds(rows * columns),
+        "neck_parameters": sum(map(parameters, neck)),
+        "neck_multiply_adds": model.neck_multiply_adds(size),
+        "encoder_parameters": parameters(model.encoder),
+        "encoder_multiply_adds": encoder_multiply_adds(model.encoder, padded_size(size, model.multiple)),
     }
     if as_json:
         say_text(json.dumps(facts, indent=2))
         return
-    say(f"{decoder.name} on {encoder.name}, {side} x {side} pixels, {classes} classes, D = {backbone.dim}")
-    for part in ("decoder", "encoder"):
-        size, flops = facts[f"{part}_parameters"], facts[f"{part}_multiply_adds"]
-        say(f"  {part:<8}{size / 1e6:>10.3f} M parameters{flops / 1e9:>10.3f} GFLOPs")
+    say(
+        f"{config.decoder.name} on {config.encoder.name}, {side} x {side} pixels, {classes} classes, "
+        f"{rows} x {columns} tokens of D = {facts['dim']}"
+    )
+    for part in ("decoder", "neck", "encoder") if neck else ("decoder", "encoder"):
+        count, flops = facts[f"{part}_parameters"], facts[f"{part}_multiply_adds"]
+        say(f"  {part:<8}{count / 1e6:>10.3f} M parameters{flops / 1e9:>10.3f} GFLOPs")
     say_text(f"\n{CONVENTION}")

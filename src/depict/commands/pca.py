@@ -56,7 +56,7 @@ def main(
 
     Args:
         image: The picture.
-        encoder: timm name of any plain ViT.
+        encoder: timm name of any encoder; of a hierarchical one, the coarsest level is used.
         pretrained: Weights: True loads timm's, FILE a .safetensors or .pth file, False starts from random ones.
         run: Use the encoder and the decoder of this run instead.
         directions: Number of principal directions and of clusters.
@@ -104,18 +104,20 @@ def encode(picture: np.ndarray, name: str, pretrained: str, short_edge: int, dev
     import torch
     import torch.nn.functional as F
 
-    from depict.encoder import Encoder
+    from depict.encoders import create_encoder
     from depict.inference.preprocess import normalize, resize_image
     from depict.inference.sliding import resized_size
 
     size = resized_size(picture.shape[0], picture.shape[1], short_edge, MAX_ASPECT)
     weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
-    vit = Encoder(name, size, weights).to(device).eval()
+    network = create_encoder(name, size, weights).to(device).eval()
     pixels = resize_image(torch.tensor(picture).permute(2, 0, 1)[None], size, antialias=True).to(device)
-    below, right = (-length % patch for length, patch in zip(size, vit.patch_size, strict=True))
+    below, right = (-length % multiple for length, multiple in zip(size, network.multiple, strict=True))
     with torch.inference_mode():
-        Z0, grid = vit(F.pad(normalize(pixels, vit.mean, vit.std), (0, right, 0, below)))
-    return Embeddings({"Z0": Z0[0].cpu().numpy()}, grid, (size[0] / vit.patch_size[0], size[1] / vit.patch_size[1]))
+        Z0 = network(F.pad(normalize(pixels, network.mean, network.std), (0, right, 0, below)))[-1][0]
+    cell = network.strides[-1]
+    grid = (Z0.shape[0], Z0.shape[1])
+    return Embeddings({"Z0": Z0.flatten(0, 1).cpu().numpy()}, grid, (size[0] / cell[0], size[1] / cell[1]))
 
 
 def unroll(picture: np.ndarray, run: str, device: str) -> Embeddings:
@@ -127,4 +129,4 @@ def unroll(picture: np.ndarray, run: str, device: str) -> Embeddings:
     trace = model.unroll(picture)
     first, *others = stages(trace).values()
     ends = {"Z0": first} | ({"Z_L1": others[-1]} if others else {})
-    return Embeddings(ends, trace.grid, model.layout(picture.shape[0], picture.shape[1]).cells(model.patch_size))
+    return Embeddings(ends, trace.grid, model.layout(picture.shape[0], picture.shape[1]).cells(model.stride))

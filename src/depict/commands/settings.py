@@ -18,7 +18,8 @@ from depict.errors import UserError
 
 BASIC = (
     *("data.name", "data.root", "decoder.name", "encoder.name", "encoder.pretrained", "encoder.freeze"),
-    *("train.init", "train.cache_features", "image_size", "train.epochs", "train.batch", "train.lr", "train.device"),
+    *("train.init", "train.cache_features", "image_size", "stride", "train.epochs", "train.batch", "train.lr"),
+    "train.device",
 )
 GROUPS = {
     "optimization": (

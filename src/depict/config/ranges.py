@@ -44,6 +44,8 @@ RANGES = {
     "encoder.patch_size": ONE_OR_MORE,
     "encoder.dim": ONE_OR_MORE,
     "encoder.depth": ONE_OR_MORE,
+    "encoder.blocks": NOT_NEGATIVE,
+    "neck.dim": ONE_OR_MORE,
     "decoder.layers": ONE_OR_MORE,
     "decoder.heads": ONE_OR_MORE,
     "decoder.head_dim": ONE_OR_MORE,
@@ -76,6 +78,7 @@ RANGES = {
     "train.save_every": ONE_OR_MORE,
     "train.patience": ONE_OR_MORE,
     "image_size": ONE_OR_MORE,
+    "stride": ONE_OR_MORE,
     "seed": Range(0, 2**64 - 1),
 }
 """Settings by their place in `Config`; of a pair, each number."""

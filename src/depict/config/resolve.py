@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from depict.config.ranges import check_ranges
-from depict.config.schema import Config, DataConfig, DecoderConfig, TrainConfig
+from depict.config.schema import Config, DataConfig, DecoderConfig, NeckConfig, TrainConfig
 from depict.data import create_dataset
 from depict.data.dataset import Dataset, Recipe, every_nth, hold_out, random_subset
 from depict.decoders import decoder_options
@@ -76,6 +76,7 @@ def resolve(config: Config) -> Experiment:
     if config.train.cache_features:  # features are of images that fill the window: validate at that size, too
         short_edge, max_aspect = min(image_size), max(image_size) / min(image_size)
     epochs = config.train.epochs or recipe.epochs
+    stride, neck = _grid(config, image_size)
     resolved = {
         "decoder": _decoder(config, len(training.classes)),
         "data": _complete(ResolvedData, config.data, short_edge=short_edge, max_aspect=max_aspect),
@@ -87,6 +88,8 @@ def resolve(config: Config) -> Experiment:
             lr=_rate(config, recipe),
             validate_every=math.ceil(epochs / VALIDATIONS),
         ),
+        "neck": neck,
+        "stride": stride,
         "image_size": image_size,
     }
     return Experiment(ResolvedConfig(**vars(config) | resolved), training, validation)
@@ -143,6 +146,24 @@ def check_combinations(config: Config) -> None:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
     if train.cache_crop is not None and not train.cache_features:
         raise UserError("--cache-crop needs --cache-features: otherwise --data.scale-range sets the crops.")
+
+
+def _grid(config: Config, image_size: tuple[int, int]) -> tuple[int | None, NeckConfig]:
+    """The stride of the decoder's grid and the neck, which depend on the encoder."""
+    import torch
+
+    from depict.encoders import create_encoder
+    from depict.neck import grid_settings
+
+    options = vars(config.encoder) | {"pretrained": False}
+    with torch.device("meta"):
+        encoder = create_encoder(
+            image_size=image_size, stride=config.stride, **{k: v for k, v in options.items() if k != "freeze"}
+        )
+    stride, dim = grid_settings(encoder, config.stride, config.neck.dim, config.neck.stem)
+    if dim is not None and config.train.cache_features:
+        raise UserError("--cache-features works with plain ViTs on their own patch grid only: omit it.")
+    return stride, NeckConfig(dim, config.neck.stem)
 
 
 def _rate(config: Config, recipe: Recipe) -> float:

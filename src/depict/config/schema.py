@@ -23,10 +23,10 @@ RECIPE = flag("the data set's recipe")
 
 @dataclass
 class EncoderConfig:
-    """The ViT that turns an image into patch embeddings."""
+    """The network that turns an image into embeddings: a plain ViT, or a hierarchical encoder."""
 
     name: Annotated[str, flag(metavar="NAME", alias="--encoder")] = "vit_small_patch16_384"
-    """timm name of any plain ViT."""
+    """timm name of any plain ViT, or of any model with feature maps (EfficientNet, ConvNeXt, Swin, ResNet, ...)."""
     pretrained: Annotated[bool | str, flag(metavar="True|False|FILE")] = True
     """Weights: True loads timm's, FILE a .safetensors or .pth file, False starts from random ones."""
     drop_path: float = 0.0
@@ -39,6 +39,18 @@ class EncoderConfig:
     """Embedding dimension, with 64 per head, for training from random weights."""
     depth: Annotated[int | None, ENCODERS_OWN] = None
     """Number of blocks, for training from random weights."""
+    blocks: Annotated[tuple[int, ...] | None, flag("the last one, with its norm")] = None
+    """Plain ViT: use the outputs of these blocks, counted from 0, such as 2 5 8 11."""
+
+
+@dataclass
+class NeckConfig:
+    """The linear maps that bring the levels of an encoder to one grid."""
+
+    dim: Annotated[int | None, flag("256; none for a plain ViT on its patch grid")] = None
+    """Dimension of the tokens."""
+    stem: bool = False
+    """Add detail at stride 4 by a shallow convolutional stem, for plain ViTs."""
 
 
 @dataclass
@@ -177,5 +189,8 @@ class Config:
     train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
     image_size: Annotated[int | tuple[int, int] | None, flag("the data set's crop", "INT [INT]")] = None
     """Training crop and inference window in pixels: a side, or height and width."""
+    stride: Annotated[int | None, flag("the patch of a plain ViT, 8 for others")] = None
+    """Cell of the decoder's grid and its masks in pixels: 4, 8, 16 or 32."""
     seed: int = 0
     """Seed of the weights, the order of the images and the augmentation."""
+    neck: NeckConfig = field(default_factory=NeckConfig)

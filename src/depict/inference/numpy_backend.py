@@ -157,7 +157,7 @@ def apply(network: Network, image: np.ndarray, sliding: SlidingWindow, spec: Net
             logits = network(np.stack([source.crop(top, left, *layout.window) for _, _, top, left in group]))
             _, classes, h, w = logits.shape
             if group[0][:2] == (0, 0):
-                map_to = partial(layout.maps, (h, w), patch=spec.patch_size, flipped=flipped)
+                map_to = partial(layout.maps, (h, w), multiple=spec.multiple, flipped=flipped)
                 empty = np.empty((*layout.logits_size((h, w)), classes), np.float32)
                 passes.append(_Pass(empty, *map_to(size), map_to))
             for (row, column, _, _), values in zip(group, logits, strict=True):

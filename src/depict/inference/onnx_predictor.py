@@ -117,7 +117,7 @@ def write_metadata(model: Any) -> dict[str, str]:
         "stride": sliding.stride,
         "short_edge": sliding.short_edge,
         "max_aspect": sliding.max_aspect,
-        "patch_size": model.patch_size,
+        "patch_size": model.multiple,
     }
     return {key: json.dumps(values[key]) for key in _KEYS}
 

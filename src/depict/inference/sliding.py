@@ -31,7 +31,7 @@ class NetworkSpec:
     mean: Sequence[float]
     """Of red, green and blue in 0..1."""
     std: Sequence[float]
-    patch_size: tuple[int, int] = (1, 1)
+    multiple: tuple[int, int] = (1, 1)
     """The network pads its input on the right and bottom to a multiple of it; its logits cover the padded input."""
     batch: int | None = None
     """Windows per call. By default as many as have the pixels of 2 windows of 512 x 512 on a CPU, of 16 on a GPU."""
@@ -47,9 +47,9 @@ class Layout(NamedTuple):
     window: tuple[int, int]
     stride: tuple[int, int]
 
-    def cells(self, patch: tuple[int, int]) -> tuple[float, float]:
-        """Rows and columns of patches that the image covers; the network pads the last ones."""
-        return self.size[0] / patch[0], self.size[1] / patch[1]
+    def cells(self, stride: tuple[int, int]) -> tuple[float, float]:
+        """Rows and columns of the tokens' grid that the image covers; the rest of the grid is padding."""
+        return self.size[0] / stride[0], self.size[1] / stride[1]
 
     def windows(self) -> Iterator[tuple[int, int, int, int]]:
         """Row, column, top and left of every window, row by row."""
@@ -58,14 +58,14 @@ class Layout(NamedTuple):
             yield row, column, top, left
 
     def maps(
-        self, low: tuple[int, int], image: tuple[int, int], patch: tuple[int, int], flipped: bool = False
+        self, low: tuple[int, int], image: tuple[int, int], multiple: tuple[int, int], flipped: bool = False
     ) -> tuple[AxisMap, AxisMap]:
         """The maps of rows and columns from the logits of all windows, `low` each, to the pixels of `image` (H, W).
 
-        `image` may be any size that the result is to have. If `flipped`, the network saw the mirror
-        image.
+        `image` may be any size that the result is to have. Windows are padded to a `multiple` of
+        pixels. If `flipped`, the network saw the mirror image.
         """
-        padded = padded_size(self.window, patch)
+        padded = padded_size(self.window, multiple)
         rows, columns = (
             bilinear(self.size[axis], image[axis]).after(
                 overlapping(self.size[axis], self.window[axis], self.stride[axis], low[axis], padded[axis])
@@ -191,6 +191,6 @@ def enlarged_size(height: int, width: int, window: tuple[int, int]) -> tuple[int
     return max(window[0], min(int(height / width * window[1]), most // window[1])), window[1]
 
 
-def padded_size(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-    """Size after padding on the right and bottom to a multiple of the patch."""
-    return -(-size[0] // patch[0]) * patch[0], -(-size[1] // patch[1]) * patch[1]
+def padded_size(size: tuple[int, int], multiple: tuple[int, int]) -> tuple[int, int]:
+    """Size after padding on the right and bottom to multiples of these numbers of pixels."""
+    return -(-size[0] // multiple[0]) * multiple[0], -(-size[1] // multiple[1]) * multiple[1]

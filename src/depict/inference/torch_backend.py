@@ -145,7 +145,7 @@ def apply(
         h, w = logits.shape[2:]
         for window, values in zip(group, logits, strict=True):
             if window.number == len(passes):
-                passes.append(_empty_pass(window, values, spec.patch_size))
+                passes.append(_empty_pass(window, values, spec.multiple))
             rows = slice(window.row * h, (window.row + 1) * h)
             columns = slice(window.column * w, (window.column + 1) * w)
             passes[window.number].logits[rows, :, columns] = values.transpose(0, 1)
@@ -154,10 +154,10 @@ def apply(
                 passes = []
 
 
-def _empty_pass(window: _Window, values: Tensor, patch_size: tuple[int, int]) -> _Pass:
+def _empty_pass(window: _Window, values: Tensor, multiple: tuple[int, int]) -> _Pass:
     """The pass of this window, with uninitialized logits; `values` (C, h', w') are those of the window."""
     low = (values.shape[1], values.shape[2])
-    map_to = partial(window.layout.maps, low, patch=patch_size, flipped=window.flipped)
+    map_to = partial(window.layout.maps, low, multiple=multiple, flipped=window.flipped)
     height, width = window.layout.logits_size(low)
     logits = values.new_empty(height, len(values), width, dtype=torch.float32)
     return _Pass(logits, *map_to(window.image_size), map_to)

@@ -40,7 +40,7 @@ class TorchPredictor:
         self.model, self.sliding = model, sliding
         self.classes: tuple[str, ...] = model.classes
         self.palette: tuple[Color, ...] = model.palette
-        self.spec = NetworkSpec(model.mean, model.std, model.patch_size, batch)
+        self.spec = NetworkSpec(model.mean, model.std, model.multiple, batch)
         self.network: Any = network or model.masks
         if compile:
             self.network = torch.compile(self.network)

@@ -1,4 +1,4 @@
-"""Exporting a model to ONNX: the network from normalized images (B, 3, H, W) to masks (B, C, h, w) on the patch grid.
+"""Exporting a model to ONNX: the network from normalized images (B, 3, H, W) to masks (B, C, h, w) of its tokens.
 
 Upsampling is not part of the graph, so that memory does not grow with C x H x W; `onnx_predictor.py` does it. A file is
 written only if onnxruntime gives PyTorch's numbers, also at other batches and sizes than the traced ones.
@@ -91,7 +91,7 @@ def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | Non
         raise UserError("exporting to ONNX needs more packages: pip install onnx onnxruntime onnxscript.") from error
     height, width = model.image_size
     if dynamic:
-        height, width = height + model.patch_size[0], width + 3 * model.patch_size[1]
+        height, width = height + model.multiple[0], width + 3 * model.multiple[1]
     free = torch.export.Dim.DYNAMIC
     axes = ({0: free} if batch is None else {}) | ({2: free, 3: free} if dynamic else {})
     try:
@@ -117,7 +117,7 @@ def _write(model: SegmentationModel, path: Path, dynamic: bool, batch: int | Non
 
 def _shapes(model: SegmentationModel, dynamic: bool, batch: int | None) -> list[Shape]:
     """Input shapes to compare at: batch 1 and 3 of the window; if any size is allowed, also wide, tall and odd ones."""
-    (height, width), (ph, pw) = model.image_size, model.patch_size
+    (height, width), (ph, pw) = model.image_size, model.multiple
     sizes = [(height, width)]
     if dynamic:
         sizes += [(height + 2 * ph, width), (max(1, height - ph // 2), width + pw + 1), (ph, 2 * pw)]

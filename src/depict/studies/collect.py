@@ -5,8 +5,8 @@ Reads config.yaml, metrics.jsonl and evaluation.json of every cell; weights and 
 
 from __future__ import annotations
 
-import functools
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any, TypedDict
@@ -14,11 +14,11 @@ from typing import Any, TypedDict
 import torch
 
 from depict.config.paper import paper_rows
-from depict.config.resolve import as_pair
 from depict.config.schema import Config
-from depict.costs import decoder_costs
+from depict.costs import parameters
 from depict.decoders import decoder_options
 from depict.errors import UserError
+from depict.model import SegmentationModel
 from depict.runs import read_metrics, read_run
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, INITIALIZATION, Cell, Study, plan
 
@@ -49,6 +49,7 @@ class Line(TypedDict):
     multiscale: float | None
     """mIoU at several scales, best seed."""
     parameters: int
+    """Of neck and decoder."""
     multiply_adds: int
     seconds: float
     """Mean time of a training, without validations."""
@@ -101,7 +102,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
     times = [training_time(folder, cell.images) for folder, cell in zip(folders, cells, strict=True)]
     seconds = sum(spent for spent, _, _ in times)
     config, classes = read_run(folders[best])
-    parameters, multiply_adds = _costs(config, len(classes))
+    size, multiply_adds = _costs(config, len(classes))
     return {
         "group": cells[0].group,
         "label": cells[0].label,
@@ -114,7 +115,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
         "best": cells[best].name,
         "classes": {row["name"]: row["iou"] for row in evaluations[best]["classes"]},
         "multiscale": _score(_read(multiscale)) if multiscale.is_file() else None,
-        "parameters": parameters,
+        "parameters": size,
         "multiply_adds": multiply_adds,
         "seconds": seconds / len(cells),
         "images_per_second": sum(seen for _, _, seen in times) / seconds if seconds else None,
@@ -142,21 +143,13 @@ def _last_score(folder: Path) -> float | None:
 
 
 def _costs(config: Config, classes: int) -> tuple[int, int]:
-    """Parameters and multiply-adds of the decoder for one window."""
-    encoder, size = config.encoder, as_pair(config.image_size)
-    dim, patch = _encoder_shape(encoder.name, size, encoder.patch_size, encoder.dim, encoder.depth)
-    height, width = (-(-side // length) for side, length in zip(size, patch, strict=True))
-    return decoder_costs(config.decoder.name, dim, classes, (height, width), **config.decoder.options())
-
-
-@functools.cache
-def _encoder_shape(name: str, size: tuple[int, int], *changes: int | None) -> tuple[int, tuple[int, int]]:
-    """Dimension and patch size of an encoder, without computing anything."""
-    from depict.encoder import Encoder
-
+    """Parameters and multiply-adds of neck and decoder for one window, without computing anything."""
+    config.encoder.pretrained = False
     with torch.device("meta"):
-        encoder = Encoder(name, size, False, 0.0, *changes)
-    return encoder.dim, encoder.patch_size
+        model = SegmentationModel(config, [f"class {index}" for index in range(classes)])
+    parts = [part for part in (model.decoder, model.neck, model.stem) if part is not None]
+    decoder = model.decoder.multiply_adds(math.prod(model.grid(model.image_size)))
+    return sum(map(parameters, parts)), decoder + model.neck_multiply_adds(model.image_size)
 
 
 def paper_miou(cell: Cell) -> str:

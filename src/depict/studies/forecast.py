@@ -105,7 +105,7 @@ def _measure(config: ResolvedConfig, validation: Dataset) -> tuple[float, float]
     for _ in range(1 + MEASURED_STEPS):  # the first warms up
         start = time.perf_counter()
         masks = model.decoder(*features) if features else model.masks(images)
-        summed, pixels = cross_entropy(masks, labels, model.patch_size)
+        summed, pixels = cross_entropy(masks, labels, model.multiple)
         optimizer.zero_grad()
         (summed / pixels).backward()
         optimizer.step()

@@ -84,7 +84,7 @@ class Trainer:
         self.model = SegmentationModel(config, training.classes, training.palette).to(device)
         self.init_text = init_from(self.model, self.settings.init) if self.settings.init else None
         if self.settings.checkpointing:
-            self.model.encoder.vit.set_grad_checkpointing()
+            self.model.encoder.set_grad_checkpointing()
         rank, world = accelerator.process_index, accelerator.num_processes
         self.schedule = Schedule(
             len(training), self.settings.batch, self.settings.epochs, config.seed, rank=rank, world=world
@@ -236,10 +236,10 @@ class Trainer:
             last = number == len(pieces)
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.network):
                 masks = self.network(part, *grid, **full_size)
-                summed, _ = losses.cross_entropy(masks, targets, self.model.patch_size, self.class_weights)
+                summed, _ = losses.cross_entropy(masks, targets, self.model.multiple, self.class_weights)
                 loss = summed / all_pixels
                 if self.extra_loss:
-                    loss = loss + self.extra_loss(masks, targets, self.model.patch_size) * (len(part) / all_images)
+                    loss = loss + self.extra_loss(masks, targets, self.model.multiple) * (len(part) / all_images)
                 total += loss.detach()
                 # Processes average their gradients; times their number, that is the sum.
                 self.accelerator.backward(loss * self.accelerator.num_processes)

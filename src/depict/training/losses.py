@@ -29,15 +29,15 @@ CPU_GROUP, GPU_GROUP = 16 << 20, 512 << 20
 
 
 def cross_entropy(
-    masks: Tensor, labels: Tensor, patch_size: tuple[int, int], weight: Tensor | None = None
+    masks: Tensor, labels: Tensor, multiple: tuple[int, int], weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sum of the (weighted) cross-entropy over valid pixels, and the sum of their weights (without weights: count).
 
-    masks (B, C, h, w) cover the labels (B, H, W) padded to a multiple of the patch; 255 is ignored;
+    masks (B, C, h, w) cover the labels (B, H, W) padded to `multiple` (model.multiple); 255 is ignored;
     weight (C,). total / count is F.cross_entropy of the upsampled masks; over several processes,
     divide by the global count.
     """
-    volume = _Volume(masks, labels, patch_size)
+    volume = _Volume(masks, labels, multiple)
     with _exactly(masks):
         total, count = volume.masks.new_zeros(2)
         weight = volume.masks.new_ones(masks.shape[1]) if weight is None else weight.to(volume.masks)
@@ -56,13 +56,13 @@ def cross_entropy(
     return volume.differentiable(total), count
 
 
-def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
+def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
     """Soft Dice loss over the batch: the mean, over the classes in the labels, of 1 - 2 sum(p y) / sum(p + y).
 
     p are the probabilities, y the one-hot labels, sums over the batch's valid pixels. Arguments as
     for cross_entropy.
     """
-    volume = _Volume(masks, labels, patch_size)
+    volume = _Volume(masks, labels, multiple)
     with _exactly(masks):
         hit, size = volume.masks.new_zeros(2, masks.shape[1])
         for _, logits, targets, valid in volume.bands():
@@ -85,13 +85,13 @@ def dice(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return volume.differentiable(total)
 
 
-def lovasz(masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> Tensor:
+def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
     Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any
     number of classes.
     """
-    volume = _Volume(masks, labels, patch_size)
+    volume = _Volume(masks, labels, multiple)
     with _exactly(masks):
         valid = labels != IGNORE
         normalizer, mean = volume.masks.new_zeros(2, *labels.shape)
@@ -143,7 +143,7 @@ def _exactly(masks: Tensor) -> Iterator[None]:
 class _Volume:
     """The upsampled masks (B, C, H, W) of a loss, in bands, and the gradient of the masks that were given."""
 
-    def __init__(self, masks: Tensor, labels: Tensor, patch_size: tuple[int, int]) -> None:
+    def __init__(self, masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> None:
         if masks.ndim != 4 or labels.ndim != 3 or len(masks) != len(labels):
             shapes = f"{tuple(masks.shape)} and {tuple(labels.shape)}"
             raise UserError(f"masks must be (B, C, h, w) and labels (B, H, W), not {shapes}.")
@@ -156,7 +156,7 @@ class _Volume:
         self.masks = masks.detach().to(torch.promote_types(masks.dtype, torch.float32))
         self.gradient = torch.zeros_like(self.masks) if masks.requires_grad and torch.is_grad_enabled() else None
         height, width = labels.shape[1:]
-        padded = padded_size((height, width), patch_size)
+        padded = padded_size((height, width), multiple)
         if low_height > padded[0] or low_width > padded[1]:
             raise UserError(f"masks of {low_height} x {low_width} are larger than their labels, {height} x {width}.")
         dtype = np.float64 if self.masks.dtype == torch.float64 else np.float32

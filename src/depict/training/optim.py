@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from depict.config.schema import TrainConfig
+from depict.encoders.base import Encoder
 
 MIN_LR = 1e-5
 POWER = 0.9
@@ -35,29 +35,28 @@ def create_optimizer(network: nn.Module, train: TrainConfig, lr: float) -> torch
 
 
 def parameter_groups(network: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
-    """Trained parameters grouped by weight decay and by `lr_scale`, layer_decay ** (blocks above the parameter).
+    """Trained parameters grouped by weight decay and by `lr_scale`, layer_decay ** (layers up to the decoder).
 
-    Not timm's `param_groups_layer_decay`: it gives the last block the full rate, ours leaves that
-    to the decoder.
+    Layers are the blocks of a plain ViT and the stages of other encoders. Not timm's
+    `param_groups_layer_decay`: it gives the last block the full rate, ours leaves that to the decoder.
     """
-    depth = 1 + max((_block(name) for name, _ in network.named_parameters()), default=0)
+    depths = _layer_depths(network) if layer_decay != 1 else {}
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
         exempt = parameter.ndim < 2 or any(word in name for word in NEVER_DECAYED)
         decay = 0.0 if exempt else weight_decay
-        in_encoder = "encoder.vit." in name and "encoder.vit.norm." not in name
-        scale = layer_decay ** (depth - _block(name)) if in_encoder else 1.0
+        scale = layer_decay ** depths.get(name, 0)
         group = groups.setdefault((decay, scale), {"params": [], "weight_decay": decay, "lr_scale": scale})
         group["params"].append(parameter)
     return list(groups.values())
 
 
-def _block(name: str) -> int:
-    """1 + index of the encoder block that a parameter belongs to; 0 for what comes before the blocks."""
-    match = re.search(r"encoder\.vit\.blocks\.(\d+)\.", name)
-    return 1 + int(match[1]) if match else 0
+def _layer_depths(network: nn.Module) -> dict[str, int]:
+    """For each parameter of an encoder in the network, the layers from its own to the decoder."""
+    encoders = [(name, part) for name, part in network.named_modules() if isinstance(part, Encoder)]
+    return {f"{name}.{each}": depth for name, part in encoders for each, depth in part.layer_depths().items()}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
