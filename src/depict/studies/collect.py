@@ -6,7 +6,6 @@ Reads config.yaml, metrics.jsonl and evaluation.json of every cell; weights and 
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,6 +18,7 @@ from depict.config.schema import Config
 from depict.costs import decoder_costs
 from depict.decoders import decoder_options
 from depict.errors import UserError
+from depict.io.files import read_json
 from depict.runs import read_metrics, read_run
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, INITIALIZATION, Cell, Study, plan
 
@@ -124,12 +124,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"'{path}' is damaged or unreadable: remove it, and the study evaluates its cell again."
-        ) from error
+    return read_json(path, "remove it, and the study evaluates its cell again")
 
 
 def _score(evaluation: dict[str, Any]) -> float:
