@@ -1,4 +1,4 @@
-"""What every test shares: no network, one thread, and the material beside the repository if it is there."""
+"""What every test shares: no network, one thread, and the material next to the repository if it is there."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _reproducible():
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder `shared` beside the repository: reference vectors, real images, real weights."""
+    """The folder `shared` next to the repository: reference vectors, real images, real weights."""
     folder = REPOSITORY.parent / "shared"
     if not folder.is_dir():
-        pytest.skip("the folder 'shared' is not beside this repository")
+        pytest.skip("the folder 'shared' is not next to this repository")
     return folder

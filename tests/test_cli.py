@@ -1,13 +1,17 @@
 """The command line: help, wrong arguments, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from depict import __version__, cli
+from depict.analysis.runner import ANALYSES
 from depict.cli import COMMANDS, main
+from depict.data import DATASETS
+from depict.decoders import DECODERS
 
 
 def printed_help(capsys, monkeypatch, *command: str, columns: int = 80) -> str:
@@ -78,6 +82,14 @@ def test_help_has_an_example_and_no_python_types_and_fits_80_columns(command, ca
 def test_the_usage_names_the_positional_arguments(command, positionals, capsys, monkeypatch):
     usage = printed_help(capsys, monkeypatch, command).partition("\n")[0]
     assert f"] {positionals} " in f"{usage} "
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("train", DECODERS), ("train", DATASETS), ("check", DATASETS), ("analyze", ANALYSES)]
+)
+def test_the_help_lists_every_decoder_data_set_and_analysis(command, names, capsys, monkeypatch):
+    text = printed_help(capsys, monkeypatch, command)
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_version_is_printed(capsys):

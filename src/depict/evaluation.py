@@ -172,7 +172,10 @@ def few_images_warning(dataset: Dataset) -> str | None:
     """A line that warns of scores on fewer than 20 images; None if there are enough."""
     if len(dataset) >= FEW_IMAGES:
         return None
-    return f"warning: only {len(dataset)} images (fewer than {FEW_IMAGES}): small differences are not significant."
+    return (
+        f"warning: the scores come from only {len(dataset)} images (fewer than {FEW_IMAGES}): "
+        "small differences are not significant."
+    )
 
 
 def class_iou(confusion: Counts) -> Floats:

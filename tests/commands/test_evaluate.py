@@ -58,7 +58,7 @@ def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     printed = capsys.readouterr()
     for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
         assert word in printed.out
-    assert "warning: only 5 images (fewer than 20)" in printed.err
+    assert "warning: the scores come from only 5 images (fewer than 20)" in printed.err
     written = json.loads((run / "evaluation.json").read_text())
     assert written["protocol"]["short_edge"] == 32
     assert written["protocol"]["stride"] == [16, 16]

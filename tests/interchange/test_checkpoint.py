@@ -162,7 +162,7 @@ def test_classes_are_those_of_the_data_set_that_the_yaml_names(tmp_path):
     other = imported(tmp_path / "other", state, variant(classes=19, extra="dataset_kwargs: {dataset: ade20k}")).model
     assert other.classes[0] == "class 0"
     with pytest.raises(UserError, match="19 classes, 'ade20k' has 150"):
-        imported(tmp_path / "asked", state, variant(classes=19), data="ade20k")
+        imported(tmp_path / "requested", state, variant(classes=19), data="ade20k")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,6 +23,12 @@ def test_the_rate_follows_the_released_trace(shared):
         assert learning_rate(iteration, 20, 1e-3) == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.parametrize(("iteration", "share"), [(0, 1), (15, 0.25), (16, 0.2), (20, 0), (22, 0)])
+def test_the_rate_is_the_published_polynomial(iteration, share):
+    """The released trace, which the test above reads, has these rates for 20 steps from 1e-3."""
+    assert learning_rate(iteration, 20, 1e-3) == pytest.approx(1e-5 + (1e-3 - 1e-5) * share**0.9, rel=1e-9)
+
+
 def test_the_rate_falls_from_its_start_to_the_floor_and_stays():
     rates = [learning_rate(i, 100, 1e-2) for i in range(120)]
     assert rates[0] == 1e-2

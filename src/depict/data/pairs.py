@@ -232,7 +232,7 @@ def check_mask_format(path: Path, image: Image.Image) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """`io.images.opened` whose errors are `DataError`s."""
+    """`io.images.open_image` whose errors are `DataError`s."""
     try:
         with open_image(path) as image:
             yield image

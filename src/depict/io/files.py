@@ -1,4 +1,4 @@
-"""Atomic writing of files, and a check of free disk space."""
+"""Atomic writing of files, JSON, and a check of free disk space."""
 
 from __future__ import annotations
 
@@ -44,6 +44,15 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, advice: str) -> dict[str, Any]:
+    """Read a JSON object that depict wrote; `advice` says what to do if the file is damaged."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{path}' is damaged or unreadable: {advice}.") from error
+    return content
 
 
 def need_space(folder: Path, size: int, what: str, advice: str) -> None:

@@ -5,7 +5,6 @@ Reads config.yaml, metrics.jsonl and evaluation.json of every cell; weights and 
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from pathlib import Path
@@ -18,6 +17,7 @@ from depict.config.schema import Config
 from depict.costs import parameters
 from depict.decoders import decoder_options
 from depict.errors import UserError
+from depict.io.files import read_json
 from depict.model import SegmentationModel
 from depict.runs import read_metrics, read_run
 from depict.studies.plan import EVALUATION, EVALUATION_MULTISCALE, INITIALIZATION, Cell, Study, plan
@@ -125,12 +125,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"'{path}' is damaged or unreadable: remove it, and the study evaluates its cell again."
-        ) from error
+    return read_json(path, "remove it, and the study evaluates its cell again")
 
 
 def _score(evaluation: dict[str, Any]) -> float:

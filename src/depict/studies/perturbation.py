@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -35,11 +34,11 @@ from depict.data import create_dataset
 from depict.data.dataset import Dataset, random_subset
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
-from depict.io.files import atomic_path, write_json
+from depict.io.files import atomic_path, read_json, write_json
 from depict.io.hub import PREFIX, local_run
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
-from depict.studies.tables import markdown_table
+from depict.studies.tables import markdown_table, mean_and_spread
 from depict.terminal import progress_bar, say
 from depict.viz.style import figure_style, save_figure
 
@@ -112,7 +111,7 @@ def read_study(out: Path) -> Study | None:
     if not path.exists():
         return None
     try:
-        return Study(**_read(path, "choose another --out"))
+        return Study(**read_json(path, "choose another --out"))
     except TypeError as error:
         raise UserError(f"'{path}' does not belong to this kind of study: choose another --out.") from error
 
@@ -246,15 +245,7 @@ def _result_path(out: Path, name: str) -> Path:
 
 
 def _read_result(path: Path) -> RunResult:
-    return _read(path, "remove it to measure its run again")
-
-
-def _read(path: Path, advice: str) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"'{path}' is damaged or unreadable: {advice}.") from error
-    return content
+    return read_json(path, "remove it to measure its run again")
 
 
 def _write_csv(path: Path, results: dict[str, RunResult]) -> None:
@@ -278,10 +269,7 @@ def _write_figure(stem: Path, study: Study, results: dict[str, RunResult]) -> No
 
 
 def _cell(row: Row | None) -> str:
-    if row is None:
-        return "-"
-    spread = "" if row["spread"] is None else f" ± {100 * row['spread']:.2f}"
-    return f"{100 * row['mean']:.2f}{spread}"
+    return "-" if row is None else mean_and_spread(row["mean"], row["spread"])
 
 
 def _text(value: object) -> str:

@@ -43,7 +43,7 @@ class Study:
     name: str
     seeds: tuple[int, ...]
     decoders: tuple[str, ...]
-    """Names, each with optional its own settings: `depict_sa,lr=3e-3,decoder.layers=2`."""
+    """Names, optionally with settings of their own: `depict_sa,lr=3e-3,decoder.layers=2`."""
     sizes: tuple[str, ...]
     """Fractions of the training images up to 1, or counts above 1."""
     images: int

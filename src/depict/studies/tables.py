@@ -66,12 +66,11 @@ def _training_text(lines: list[Line]) -> str:
 
 def _cells(line: Line) -> list[str]:
     """The cells of a line in the main table."""
-    spread = "" if line["spread"] is None else f" ± {100 * line['spread']:.2f}"
     speed = line["images_per_second"]
     return [
         line["label"],
         f"{len(line['seeds'])}",
-        f"{100 * line['mean']:.2f}{spread}",
+        mean_and_spread(line["mean"], line["spread"]),
         _percent(line["last_step"]),
         _percent(line["multiscale"]),
         f"{line['parameters'] / 1e6:.3f} M",
@@ -90,6 +89,11 @@ def _class_table(lines: list[Line], with_group: bool) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
+
+
+def mean_and_spread(mean: float, spread: float | None) -> str:
+    """A score over seeds in percent: `51.43 ± 1.40`, or the mean alone for one seed."""
+    return _percent(mean) + ("" if spread is None else f" ± {100 * spread:.2f}")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
