@@ -46,7 +46,7 @@ def main(
         depict check --data folder --root photos --show a.png --data.no-flip
 
     Args:
-        data: Data set: scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.
+        data: Data set: scenes, folder, coco, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid.
         root: Folder of the data set (scenes are generated and need none).
         split: Split to read; both means train and val.
         json: Also write the report with every problem to this file.

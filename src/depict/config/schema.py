@@ -102,7 +102,7 @@ class DataConfig:
     """The images and masks."""
 
     name: Annotated[str | None, flag("the config's", "NAME", "--data")] = None
-    """Data set: scenes, folder, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
+    """Data set: scenes, folder, coco, ade20k, cityscapes, pascal_context, pascal_context_59 or camvid."""
     root: Annotated[Path | None, flag("the config's", "DIR", "--root")] = None
     """Folder of the data set (scenes are generated and need none)."""
     train_split: Literal["train", "trainval"] = "train"

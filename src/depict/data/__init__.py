@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DATASETS = {
     "scenes": "depict.data.scenes.dataset:Scenes",
     "folder": "depict.data.folder:Folder",
+    "coco": "depict.data.coco:Coco",
     "ade20k": "depict.data.ade20k:ADE20K",
     "cityscapes": "depict.data.cityscapes:Cityscapes",
     "pascal_context": "depict.data.pascal_context:PascalContext",
