@@ -53,7 +53,7 @@ def base_config(arguments: list[str], otherwise: Config | None = None) -> Config
 
 
 def _with_model_of(run: str, base: Config) -> Config:
-    """`base` with the encoder, decoder and image size of a run."""
+    """`base` with the encoder, neck, decoder, stride and image size of a run."""
     from depict.config.presets import load_config
     from depict.io.hub import CONFIG, local_run
 
@@ -62,7 +62,8 @@ def _with_model_of(run: str, base: Config) -> Config:
         raise UserError(f"--init '{run}' is not a run folder: there is no {CONFIG} in it.")
     model = load_config(str(path))
     encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
-    return dataclasses.replace(base, encoder=encoder, decoder=model.decoder, image_size=model.image_size)
+    parts = {name: getattr(model, name) for name in ("neck", "decoder", "stride", "image_size")}
+    return dataclasses.replace(base, encoder=encoder, **parts)
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

@@ -29,7 +29,7 @@ def init_from(model: SegmentationModel, run: str) -> str:
             continue
         if name not in given or (name not in by_class and given[name].shape != tensor.shape):
             raise UserError(
-                f"--init '{run}' does not fit the model at '{name}': leave its encoder and --image-size as they are."
+                f"--init '{run}' does not fit the model at '{name}': leave its encoder, neck and --image-size."
             )
         if name in by_class:
             for index, other in known.items():
