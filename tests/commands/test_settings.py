@@ -75,7 +75,8 @@ def test_every_setting_is_one_flag_with_help_and_the_basic_ones_come_first(capsy
     assert shown[1:7] == ["--data", "--root", "--decoder", "--encoder", "--encoder.pretrained", "--freeze-encoder"]
     assert len(shown) == 1 + len(BASIC)  # and --config
     titles = [group.partition(" options")[0] for group in groups]
-    assert titles == ["optimization", "speed and memory", "validation and saving", "encoder", "decoder", "data"]
+    sections = ["encoder", "decoder", "data", "neck"]
+    assert titles == ["optimization", "speed and memory", "validation and saving", *sections]
     for section, kind in SECTIONS.items():
         for field in dataclasses.fields(kind):
             flag = f"--{'' if section == 'train' else section + '.'}{field.name}".replace("_", "-")

@@ -55,15 +55,13 @@ class HierarchicalEncoder(Encoder):
         strides = tuple((reduction, reduction) for reduction in info.reduction())
         super().__init__(name, tuple(info.channels()), strides, features.pretrained_cfg)
         self.features: Any = features.to(memory_format=torch.channels_last)
-        self.only_size: Size | None = None
-        if "img_size" in options:
-            with torch.device("meta"):
-                twin = _features(name, out_indices=levels, **options)
-            if (error := _failure(twin, padded)) is not None:
-                size = " x ".join(map(str, padded))
-                raise UserError(f"'{name}' does not take images of {size} pixels: {one_line(error)}.") from error
-            if _failure(twin, (padded[0] + coarsest, padded[1] + 2 * coarsest)) is not None:
-                self.only_size = padded
+        with torch.device("meta"):
+            twin = _features(name, out_indices=levels, **options)
+        if (error := _failure(twin, padded)) is not None:
+            size = " x ".join(map(str, padded))
+            raise UserError(f"'{name}' does not take images of {size} pixels: {one_line(error)}.") from error
+        other_size = (padded[0] + coarsest, padded[1] + 2 * coarsest)
+        self.only_size = padded if _failure(twin, other_size) else None
         if pretrained:
             self._load(pretrained, options)
 
