@@ -93,11 +93,12 @@ class Checkpoint:
             raise foreign_state(self.out) from error
 
     def _restore(self, values: dict[str, Any]) -> Progress:
-        # torch takes an empty state for nothing to do, and does not compare the shapes in an optimizer's.
-        memory = get_optimizer_state_dict(self.network, self.optimizer, options=FULL)
-        for own, saved in ((self.full_weights(), values["network"]), (memory["state"], values["optimizer"]["state"])):
-            if set(own) != set(saved):
-                raise ValueError("a state of other parameters")
+        # torch takes an empty state for nothing to do, and does not compare the shapes in an
+        # optimizer's. Only the first process gets full states of its own.
+        own = self.full_weights(), get_optimizer_state_dict(self.network, self.optimizer, options=FULL)
+        saved = values["network"], values["optimizer"]
+        if self.accelerator.is_main_process and _names(*own) != _names(*saved):
+            raise ValueError("a state of other parameters")
         set_model_state_dict(self.network, values["network"], options=FULL)
         set_optimizer_state_dict(self.network, self.optimizer, values["optimizer"], options=FULL)
         for parameter, buffers in self.optimizer.state.items():
@@ -121,6 +122,11 @@ class Checkpoint:
     def full_weights(self) -> dict[str, Any]:
         """The weights of the trained network on the CPU, gathered if they are sharded."""
         return get_model_state_dict(self.network, options=FULL)
+
+
+def _names(weights: dict[str, Any], memory: Any) -> tuple[set[str], set[str]]:
+    """The names of the parameters in the states of a network and of its optimizer."""
+    return set(weights), set(memory["state"])
 
 
 def _packed(result: Result | None) -> dict[str, Any] | None:

@@ -153,7 +153,11 @@ class Trainer:
         progress, settings = self.progress, self.settings
         result = None
         self.network.train()
+        rehearsed = self.sharded or self.accelerator.num_processes == 1
         for batch in self._batches():
+            if not rehearsed:
+                self._rehearse(batch)
+                rehearsed = True
             rate = learning_rate(progress.iteration, self.total, settings.lr, settings.warmup)
             loss = self._step(batch, rate)
             self.log.step(progress.iteration + 1, loss, rate, self.schedule.batch_size(progress.iteration))
@@ -217,6 +221,19 @@ class Trainer:
         if global_sum(self.accelerator, not all_finite(self.checkpoint.optimizer, averaged)):
             self._give_up(batch, "the weights became inf or nan")
         return loss
+
+    def _rehearse(self, batch: Batch | FeatureBatch) -> None:
+        """Compute a gradient and drop it, so that the steps of every sitting add gradients in the same order.
+
+        DistributedDataParallel sums gradients in buckets, and rearranges these after its first
+        backward pass. With three or more processes, the place of a number in its bucket decides in
+        which order the processes' shares of it are added, and so how the sum is rounded.
+        """
+        buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
+        self._backward(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
     def _backward(self, batch: Batch | FeatureBatch) -> float:
         """Accumulate the gradient of the whole batch's loss over the pieces of this process's share.
