@@ -90,6 +90,18 @@ def test_the_exact_operator_is_counted_with_its_inverses_which_pytorch_leaves_ou
     assert decoder_costs(*model, operator="exact")[1] == pytest.approx(counts + inverses, abs=3)
 
 
+@pytest.mark.parametrize(
+    ("config", "printed"), [("cbt_vit_t", "1.5"), ("cbt_vit_s", "2.3"), ("cbt_vit_b", "7.8"), ("cbt_vit_l", "22.3")]
+)
+def test_layers_of_cbt_alone_at_2_per_multiply_add_give_the_printed_gflops(config, printed):
+    row = row_of(f"ade20k/{config}")
+    tokens = row.grid[0] * row.grid[1] + row.classes
+    with torch.device("meta"):
+        decoder = create_decoder("cbt", row.dim, row.classes, **row.options)
+    norms = 5 * tokens * row.dim * len(decoder.layers)
+    assert rounds_to(2 * (sum(layer.multiply_adds(tokens) for layer in decoder.layers) - norms), printed, 9)
+
+
 def test_the_linear_decoder_counts_one_product():
     assert decoder_costs("linear", 64, 5, (3, 4)) == (64 * 5 + 5, 12 * 64 * 5)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from depict import UserError
 from depict.operators import (
+    CBSA,
     MSCA,
     MSSA,
     msca,
@@ -172,6 +173,22 @@ def test_bases_start_at_unit_norm_on_average_and_step_sizes_with_either_sign():
     steps = torch.cat([MSSA(2, 1, 1).step_size.detach() for _ in range(400)])
     assert abs(steps.mean()) < 0.15
     assert steps.std().item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_weights_of_cbsa_give_its_update():
+    module, X, grid = CBSA(6, 2, 4, side=3), torch.randn(2, 20 + 3, 6), (4, 5)
+    W = (X @ module.P.T).unflatten(-1, (2, 4)).transpose(1, 2)
+    weights = module.weights(X, grid)
+    update = module.step_x * (weights @ W)
+    assert torch.allclose(module.to_out(update.transpose(1, 2).flatten(2)), module(X, grid), atol=1e-5)
+    assert torch.allclose(module.weights(X, grid, [4, 21]), weights[:, :, [4, 21]], atol=1e-6)
+
+
+@given(height=st.integers(1, 25), width=st.integers(1, 25), side=st.integers(1, 12))
+def test_cells_of_exported_models_are_those_of_adaptive_pooling(height, width, side):
+    module, W = CBSA(6, 2, 4, side), torch.randn(1, 2, height * width + 3, 4)
+    by_matrix = module._cells((height, width), W) @ W[:, :, : height * width]
+    assert torch.allclose(module.representatives(W, (height, width)), by_matrix, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""MSSA and MSCA: attention as a gradient step on the coding rate.
+"""MSSA and MSCA: attention as a gradient step on the coding rate; CBSA, its successor with representatives.
 
 Tokens are rows, so every formula is the transpose of the paper's: Z (..., N, D), Q (..., C, D), and P (K, D) with
 K = heads * head_dim bases as rows; rows h*head_dim to (h+1)*head_dim are the basis P'_h of head h.
@@ -105,6 +105,18 @@ def msca_literal_step(Q: Tensor, Z: Tensor, P: Tensor, heads: int, alpha: float,
     return (1 + scale) * Q - scale * msca_literal(Q, Z, P, heads, epsilon)
 
 
+def cbsa(W: Tensor, R: Tensor, step_rep: Tensor) -> Tensor:
+    """Contract-and-broadcast self-attention of coordinates W (..., heads, N, M): (..., heads, N, M).
+
+    The representatives R (..., heads, n, M) attend to the tokens and take a step, step_rep (heads, 1, 1), which
+    contracts them; their self-attention is broadcast back by the same weights. Its cost is linear in N.
+    """
+    scale = W.shape[-1] ** -0.5
+    A = attention_weights(R, W, scale)
+    R = R + step_rep * (A @ W)
+    return A.mT @ (attention_weights(R, R, scale) @ R)
+
+
 class SubspaceAttention(nn.Module):
     """Base of MSSA and MSCA: one matrix of bases P (heads * head_dim, dim) and one step size of either sign.
 
@@ -142,6 +154,13 @@ class SubspaceAttention(nn.Module):
         """The basis of every head, (heads, head_dim, dim): a view of P."""
         return self.P.unflatten(0, (self.heads, -1))
 
+    def weights(self, Q: Tensor, Z: Tensor) -> Tensor:
+        """Attention, or the signed kernel of the exact form, of queries Q (..., C, dim) to Z: (..., heads, C, N)."""
+        if self.exact:
+            return exact_kernel(Q, Z, self.P, self.a(Z.shape[-2]))
+        V, W = _project(Q, self.P, self.heads), _project(Z, self.P, self.heads)
+        return attention_weights(V, W, W.shape[-1] ** -0.5)
+
     def a(self, tokens: int) -> Tensor:
         """a = c M / N of every head for N = `tokens`, (heads,), of the exact form."""
         return self.log_c.exp() * (self.P.shape[0] // self.heads / tokens)
@@ -165,8 +184,7 @@ class MSSA(SubspaceAttention):
     def explicit(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """The same update by the explicit path, and the attention or signed kernel (..., heads, N, N)."""
         if self.exact:
-            a = self.a(Z.shape[-2])
-            return self.step_size * mssa_exact(Z, self.P, a), exact_kernel(Z, Z, self.P, a)
+            return self.step_size * mssa_exact(Z, self.P, self.a(Z.shape[-2])), self.weights(Z, Z)
         update, A = mssa_explicit(Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
@@ -183,10 +201,72 @@ class MSCA(SubspaceAttention):
     def explicit(self, Q: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
         """The same update by the explicit path, and the attention or signed kernel (..., heads, C, N)."""
         if self.exact:
-            a = self.a(Z.shape[-2])
-            return self.step_size * msca_exact(Q, Z, self.P, a), exact_kernel(Q, Z, self.P, a)
+            return self.step_size * msca_exact(Q, Z, self.P, self.a(Z.shape[-2])), self.weights(Q, Z)
         update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
+
+
+class CBSA(nn.Module):
+    """The update of [patches, classes] by contract-and-broadcast self-attention: `X = X + cbsa(norm(X), grid)`.
+
+    Representatives start as the mean coordinates of a patch grid of side x side cells. Unlike in MSSA, the output
+    matrix is not tied to P. Initialized as released: matrices from N(0, 0.02^2), step sizes of every head from N(0, 1).
+    """
+
+    def __init__(self, dim: int, heads: int, head_dim: int, side: int = 10):
+        super().__init__()
+        check_sizes(dim=dim, heads=heads, head_dim=head_dim, side=side)
+        self.heads, self.side = heads, side
+        self.P = nn.Parameter(torch.empty(heads * head_dim, dim))
+        self.to_out = nn.Linear(heads * head_dim, dim)
+        self.step_x = nn.Parameter(torch.empty(heads, 1, 1))
+        self.step_rep = nn.Parameter(torch.empty(heads, 1, 1))
+        for matrix in (self.P, self.to_out.weight):
+            nn.init.trunc_normal_(matrix, std=0.02)
+        nn.init.zeros_(self.to_out.bias)
+        for step in (self.step_x, self.step_rep):
+            normal_(step, 1.0)
+
+    def bases(self) -> Tensor:
+        """The basis of every head, (heads, head_dim, dim): a view of P."""
+        return self.P.unflatten(0, (self.heads, -1))
+
+    def forward(self, X: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The update (B, T, dim) of tokens X (B, T, dim), the first h * w of which are patches on the grid (h, w)."""
+        W = _project(X, self.P, self.heads)
+        update = self.step_x * cbsa(W, self.representatives(W, grid), self.step_rep)
+        return self.to_out(update.transpose(-2, -3).flatten(-2))
+
+    def representatives(self, W: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Means of the patches' coordinates W (B, heads, T, M) in side x side cells: (B, heads, side^2, M)."""
+        patches = W[..., : grid[0] * grid[1], :]
+        if torch.compiler.is_exporting():  # ONNX has no adaptive pooling
+            return self._cells(grid, W) @ patches
+        maps = patches.transpose(-2, -3).flatten(-2).mT.unflatten(-1, grid)
+        return F.adaptive_avg_pool2d(maps, self.side).flatten(-2).unflatten(-2, (self.heads, -1)).mT
+
+    def weights(self, X: Tensor, grid: tuple[int, int], queries: list[int] | None = None) -> Tensor:
+        """The signed share of every token in the update of the queries, all by default: (B, heads, queries, T).
+
+        With the softmaxes held fixed, the update is a linear map of W; these are its rows.
+        """
+        W = _project(X, self.P, self.heads)
+        scale, R = W.shape[-1] ** -0.5, self.representatives(W, grid)
+        A = attention_weights(R, W, scale)
+        contracted = R + self.step_rep * (A @ W)
+        means = F.pad(self._cells(grid, W), (0, W.shape[-2] - grid[0] * grid[1]))
+        broadcast = A if queries is None else A[..., queries]
+        return broadcast.mT @ attention_weights(contracted, contracted, scale) @ (means + self.step_rep * A)
+
+    def _cells(self, grid: tuple[int, int], like: Tensor) -> Tensor:
+        """Adaptive average pooling of a grid as a matrix, (side^2, h * w)."""
+        rows, columns = (_cell_means(length, self.side, like) for length in grid)
+        return (rows[:, None, :, None] * columns[None, :, None, :]).flatten(2).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        """Sizes shown by `print`."""
+        rows, dim = self.P.shape
+        return f"dim={dim}, heads={self.heads}, head_dim={rows // self.heads}, side={self.side}"
 
 
 def check_sizes(**sizes: int) -> None:
@@ -297,3 +377,12 @@ def inverse_by_products(S: Tensor) -> Tensor:
 def _wide(X: Tensor) -> Tensor:
     """X in float32, or in float64 if it is."""
     return X if X.dtype == torch.float64 else X.float()
+
+
+def _cell_means(length: int, cells: int, like: Tensor) -> Tensor:
+    """Adaptive average pooling of `length` values as a matrix, (cells, length); cells overlap as in PyTorch."""
+    cell = torch.arange(cells, device=like.device)[:, None]
+    position = torch.arange(length, device=like.device)
+    first, last = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
+    inside = ((position >= first) & (position < last)).to(like.dtype)
+    return inside / inside.sum(-1, keepdim=True)

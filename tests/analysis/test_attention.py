@@ -45,6 +45,34 @@ def test_the_map_of_a_class_is_its_row_in_the_attention_of_the_unrolled_step():
         np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "operator"),
+    [
+        ("depict_sa", {"operator": "exact"}, "mssa_exact"),
+        ("cbt", {}, "cbsa"),
+        ("segmenter", {}, "mhsa"),
+    ],
+)
+def test_one_row_is_computed_as_the_whole_matrix_would_be(name, options, operator):
+    net = model(name, layers=2, **options)
+    for query, row in (({"class_name": "car"}, 15 + 2), ({"at": (0, 39)}, 10)):
+        maps, _ = attention_maps(net, picture(), layer=2, **query)
+        steps = [step for step in net.unroll(picture(), attention=True).steps if step.attention is not None]
+        assert maps[0].operator == steps[1].operator == operator
+        for each in maps:
+            expected = steps[1].attention[0, each.head - 1, row, :15].reshape(3, 5)
+            np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-4)
+
+
+def test_a_decoder_without_class_queries_has_maps_of_patches_only():
+    net = model("depict_us", layers=1)
+    maps, _ = attention_maps(net, picture(), at=(0, 0))
+    assert [(each.layer, each.operator) for each in maps] == [(1, "mssa_exact")] * 3
+    assert min(each.values.min() for each in maps) < 0
+    with pytest.raises(UserError, match="'depict_us' has no class queries: give --at X,Y"):
+        attention_maps(net, picture(), class_name="car")
+
+
 def test_layers_without_attention_are_not_counted():
     maps, _ = attention_maps(model("segmenter", layers=2), picture(), class_name="sky")
     assert sorted({(each.layer, each.operator) for each in maps}) == [(1, "mhsa"), (2, "mhsa")]

@@ -66,6 +66,22 @@ def test_a_decoder_of_exact_gradient_steps_scores_cosine_one(size, name):
     assert "nearly the exact gradient step" in findings(result)[0]
 
 
+@pytest.mark.parametrize("size", [0.5, -0.1])
+@pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "depict_us"])
+def test_the_exact_operator_scores_cosine_one_against_its_own_objective(size, name):
+    decoder = create_decoder(name, 12, 3, layers=2, heads=2, head_dim=4, step_size=size, operator="exact")
+    for layer in decoder.layers:
+        nn.init.uniform_(layer.norm.weight, 0.5, 1.5)
+        nn.init.normal_(layer.operator.log_c)
+    result = analyze_tokens(Derivation, decoder, *torch.randn(2, 16, 12))
+    sign = 1 if size > 0 else -1
+    for row in result.tables["steps"]:
+        assert row["cosine"] == pytest.approx(sign, abs=1e-5)
+        assert row["head_cosine"] == pytest.approx(sign, abs=1e-5)
+        assert row["learned_change_nats"] == pytest.approx(row["exact_change_nats"], rel=1e-3)
+    assert findings(result)[0].startswith("Direction. A control: this decoder uses the exact operator")
+
+
 def test_a_decoder_that_follows_the_gradient_through_its_norm_scores_one_there():
     decoder = decoder_with(0.1)
     for layer in decoder.layers:

@@ -35,7 +35,7 @@ from depict.evaluation import confusion_matrix, evaluate, sliding_window_for
 from depict.operators import SubspaceAttention
 from support.tiny_model import tiny_model
 
-ATTENTIVE = ["depict_sa", "depict_ca", "segmenter"]
+ATTENTIVE = ["depict_sa", "depict_ca", "depict_us", "cbt", "segmenter"]
 
 
 def random_decoder(name, dim=48):

@@ -10,7 +10,7 @@ from depict.interchange.official_names import our_decoder_state
 from support.official_model import CLASSES, decoder_shapes
 from support.plain_decoders import decode
 
-DIM, GRID = 24, (3, 4)
+DIM, GRID = 24, (2, 6)
 CASES = {  # decoder, its options, numbers of heads of the plain decoder
     "depict_sa": ("depict_sa", {"layers": 2, "heads": 3, "head_dim": 4}, {"heads": 3}),
     "depict_ca": (
@@ -18,6 +18,7 @@ CASES = {  # decoder, its options, numbers of heads of the plain decoder
         {"layers": 2, "heads": 3, "head_dim": 4, "cross_layers": 3, "cross_heads": 2, "cross_head_dim": 3},
         {"heads": 3, "cross_heads": 2},
     ),
+    "cbt": ("cbt", {"layers": 2, "heads": 3, "head_dim": 4}, {"heads": 3, "grid": GRID}),
     "segmenter": ("segmenter", {"layers": 2, "heads": 4}, {"heads": 4}),
     "segmenter, wider than its tokens": ("segmenter", {"layers": 2, "heads": 2, "width": 32}, {"heads": 2}),
     "linear": ("linear", {}, {}),

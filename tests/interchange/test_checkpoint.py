@@ -14,8 +14,8 @@ from depict.interchange.variant import Variant
 from depict.runs import save
 from support.official_model import CLASSES, DIM, Official, official_state, variant, write_checkpoint
 
-KINDS = ("depict_sa", "depict_ca", "segmenter", "linear")
-HEADS = {"depict_sa": 3, "depict_ca": 3, "segmenter": 1, "linear": 1}
+KINDS = ("depict_sa", "depict_ca", "cbt", "segmenter", "linear")
+HEADS = {"depict_sa": 3, "depict_ca": 3, "cbt": 3, "segmenter": 1, "linear": 1}
 YAML = {kind: variant(3 if kind.startswith("depict") else None) for kind in KINDS}
 
 
@@ -86,10 +86,17 @@ def test_a_distilled_deit_is_recognized_by_its_token(tmp_path):
     assert "encoder.head_dist.weight" in result.pretraining_head
 
 
-@pytest.mark.parametrize("kind", ["depict_sa", "depict_ca", "segmenter_mask", "segmenter_linear"])
+def test_cbt_says_by_its_step_sizes_how_many_heads_it_has(tmp_path):
+    options = imported(tmp_path, official_state("cbt"), None).model.config.decoder
+    assert (options.name, options.layers, options.heads, options.head_dim) == ("cbt", 2, 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["depict_sa", "depict_ca", "cbt", "segmenter_mask", "segmenter_linear"])
 def test_decoders_give_the_numbers_of_the_reference_vectors(tmp_path, shared, kind):
     vectors = torch.load(shared / "reference" / f"{kind}.pt", weights_only=True)
-    state = {name: tensor for name, tensor in official_state("linear").items() if name.startswith("encoder.")}
+    dim = vectors["x"].shape[-1]
+    state = official_state("linear", dim=dim)
+    state = {name: tensor for name, tensor in state.items() if name.startswith("encoder.")}
     state |= {f"decoder.{name}": tensor for name, tensor in vectors["state_dict"].items()}
     yaml = "net_kwargs: {decoder: {n_heads: 3}}" if kind.startswith("depict") else None
     model = imported(tmp_path, state, yaml).model

@@ -76,6 +76,7 @@ VARIANTS = {
     "depict_sa": {"dynamic": False},
     "depict_ca": {"dynamic": True},
     "depict_us": {"dynamic": True},
+    "cbt": {"dynamic": True},
     "segmenter": {"dynamic": False, "batch": 2},
 }
 

@@ -16,7 +16,7 @@ SIDE, PATCH, DIM, DEPTH, CLASSES = 64, 16, 64, 2, 7
 def official_state(
     kind: str, *, distilled: bool = False, dim: int = DIM, width: int | None = None, grid: tuple[int, int] = (4, 4)
 ):
-    """A whole model's tensors in the official names: depict_sa, depict_ca, segmenter or linear.
+    """A whole model's tensors in the official names: depict_sa, depict_ca, cbt, segmenter or linear.
 
     `width` is the dimension of the decoder, if it is not that of the encoder.
     """
@@ -44,6 +44,13 @@ def decoder_shapes(kind: str, dim: int, width: int):
     shapes = {"cls_emb": (1, CLASSES, width), **norm("mask_norm", CLASSES)}
     if kind == "depict_sa":
         return shapes | subspace("net", 2, 12, width) | norm("decoder_norm", width)
+    if kind == "cbt":
+        for index in range(2):
+            layer = f"net.layers.{index}"
+            shapes |= norm(f"{layer}.norm", width) | {f"{layer}.fn.proj.weight": (12, width)}
+            shapes |= {f"{layer}.fn.to_out.weight": (width, 12), f"{layer}.fn.to_out.bias": (width,)}
+            shapes |= {f"{layer}.fn.{step}": (3, 1, 1) for step in ("step_x", "step_rep")}
+        return shapes | norm("decoder_norm", width)
     if kind == "depict_ca":
         shapes |= subspace("snet", 2, 12, width) | subspace("cnet", 3, 6, width)
         return shapes | norm("snorm", width) | norm("cnorm", width)
@@ -121,7 +128,7 @@ class Official:
         images = F.pad(images.double(), (0, -width % PATCH, 0, -height % PATCH))
         grid = images.shape[2] // PATCH, images.shape[3] // PATCH
         decoder = {name.removeprefix("decoder."): t for name, t in self.state.items() if name.startswith("decoder.")}
-        masks = decode(decoder, self.encode(images, grid), self.heads, self.cross_heads).masks
+        masks = decode(decoder, self.encode(images, grid), self.heads, self.cross_heads, grid).masks
         masks = masks.transpose(1, 2).reshape(len(images), -1, *grid)
         return F.interpolate(masks, size=images.shape[2:], mode="bilinear")[..., :height, :width]
 

@@ -55,6 +55,45 @@ def depict_ca(s: State, Z: Tensor, heads: int, cross_heads: int) -> Decoded:
     return Decoded(cosine_masks(s, Z, layer_norm(s, "cnorm", Q)), Z_steps, Q_steps)
 
 
+def cbt(s: State, Z: Tensor, heads: int, grid: tuple[int, int]) -> Decoded:
+    """DEPICT-SA's frame with contract-and-broadcast attention, 10 x 10 representatives."""
+    N, steps = Z.shape[1], []
+    X = torch.cat([Z, s["cls_emb"].expand(len(Z), -1, -1)], 1)
+    for layer in layers(s, "net.layers"):
+        X = X + contract_and_broadcast(s, layer, layer_norm(s, f"{layer}.norm", X), heads, grid)
+        steps.append(X)
+    X = layer_norm(s, "decoder_norm", X)
+    return Decoded(cosine_masks(s, X[:, :N], X[:, N:]), [Y[:, :N] for Y in steps], [Y[:, N:] for Y in steps])
+
+
+def contract_and_broadcast(s: State, layer: str, Y: Tensor, heads: int, grid: tuple[int, int]) -> Tensor:
+    P = s[f"{layer}.fn.proj.weight"]
+    size = len(P) // heads
+    updates = []
+    for h in range(heads):
+        W = Y @ P[h * size : (h + 1) * size].T
+        R = cell_means(W[:, : grid[0] * grid[1]], grid)
+        contract = softmax(R @ W.transpose(1, 2) / math.sqrt(size))
+        R = R + s[f"{layer}.fn.step_rep"][h] * (contract @ W)
+        mixed = softmax(R @ R.transpose(1, 2) / math.sqrt(size)) @ R
+        updates.append(s[f"{layer}.fn.step_x"][h] * (contract.transpose(1, 2) @ mixed))
+    return affine(s, f"{layer}.fn.to_out", torch.cat(updates, -1))
+
+
+def cell_means(W: Tensor, grid: tuple[int, int], side: int = 10) -> Tensor:
+    """Means of W (B, h * w, M) in side x side cells that cover the grid and may overlap: (B, side^2, M)."""
+    maps = W.reshape(len(W), *grid, -1)
+    means = []
+    for i in range(side):
+        for j in range(side):
+            rows, columns = (
+                slice(math.floor(k * length / side), math.ceil((k + 1) * length / side))
+                for k, length in zip((i, j), grid, strict=True)
+            )
+            means.append(maps[:, rows, columns].flatten(1, 2).mean(1))
+    return torch.stack(means, 1)
+
+
 def mask_transformer(s: State, Z: Tensor, heads: int) -> Decoded:
     """Segmenter: pre-norm transformer blocks on [patches, classes]; a step is one attention or feed-forward."""
     N, steps = Z.shape[1], []
@@ -98,9 +137,12 @@ def transformer_block(s: State, block: str, X: Tensor, heads: int) -> tuple[Tens
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    scores = queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[-1])
+    return softmax(queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[-1])) @ values
+
+
+def softmax(scores: Tensor) -> Tensor:
     weights = torch.exp(scores - scores.amax(-1, keepdim=True).detach())
-    return weights / weights.sum(-1, keepdim=True) @ values
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def cosine_masks(s: State, Z: Tensor, Q: Tensor) -> Tensor:
@@ -125,12 +167,17 @@ def layers(s: State, prefix: str) -> list[str]:
     return [f"{prefix}.{index}" for index in range(count)]
 
 
-def decode(s: State, Z: Tensor, heads: int = 1, cross_heads: int | None = None) -> Decoded:
-    """Run the decoder that the tensor names belong to on Z (B, N, D)."""
+def decode(
+    s: State, Z: Tensor, heads: int = 1, cross_heads: int | None = None, grid: tuple[int, int] | None = None
+) -> Decoded:
+    """Run the decoder that the tensor names belong to on Z (B, N, D); only CBT needs the grid."""
     if "head.weight" in s:
         return linear_decoder(s, Z)
     if "proj_dec.weight" in s:
         return mask_transformer(s, Z, heads)
     if "snorm.weight" in s:
         return depict_ca(s, Z, heads, cross_heads or heads)
+    if "net.layers.0.fn.to_out.weight" in s:
+        assert grid is not None
+        return cbt(s, Z, heads, grid)
     return depict_sa(s, Z, heads)

@@ -1,6 +1,7 @@
 """Attention maps of a layer and a head, with a patch, a class or the encoder's class token as the query.
 
-Decoder layers are the attention steps of its unrolled pass: MSSA, MSCA or MHSA. Encoder layers are timm's blocks: on
+Decoder layers are its attention steps: MSSA, MSCA, CBSA or MHSA; hooks see their inputs, from which only the row of the
+query is computed. The exact forms of MSSA and MSCA and CBSA have signed weights. Encoder layers are timm's blocks: on
 the unfused path, a hook on the attention dropout sees the output of the softmax.
 """
 
@@ -15,6 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depict.analysis.steps import sub_blocks
+from depict.decoders.base import Decoder
+from depict.decoders.blocks import MSCABlock, SubBlock
 from depict.errors import UserError, unknown
 from depict.inference.sliding import Layout
 from depict.inference.torch_backend import eval_mode
@@ -39,10 +43,13 @@ class AttentionMap:
     head: int
     """From 1."""
     operator: str
-    """mssa, msca or mhsa; block for the encoder's."""
+    """mssa, msca, mssa_exact, msca_exact, cbsa or mhsa; block for the encoder's."""
     query: str
     values: np.ndarray
-    """float32 (h, w) on the patch grid. Attention to class and register tokens is left out: the sum may be below 1."""
+    """float32 (h, w) on the patch grid. Attention to class and register tokens is left out: the sum may be below 1.
+
+    Signed for the exact forms and CBSA: what is subtracted from the query's token, or added to it.
+    """
 
 
 @dataclass(frozen=True)
@@ -126,25 +133,39 @@ def _decoder_attention(
 ) -> list[LayerAttention]:
     if class_name is None and patch is None:
         raise UserError("the decoder needs a query: give --class NAME or --at X,Y, or --part encoder.")
-    trace = model.decoder.unroll(*_tokens(model, view), attention=True)
-    steps = [step for step in trace.steps if step.attention is not None]
-    if not steps:
+    blocks = [block for block in sub_blocks(model.decoder) if block.has_attention]
+    if not blocks:
         raise UserError(f"the decoder '{model.config.decoder.name}' has no attention; try --part encoder.")
+    inputs = _inputs(model.decoder, blocks, *_tokens(model, view))
     patches = math.prod(view.grid)
     layers = []
-    for index in _selected("layer", layer, len(steps)):
-        step = steps[index]
-        assert step.attention is not None
-        attention = step.attention[0]
-        cross = step.operator.startswith("msca")  # its queries are the classes, its keys the patches
+    for index in _selected("layer", layer, len(blocks)):
+        block, own = blocks[index], inputs[index]
+        cross = isinstance(block, MSCABlock)  # its queries are the classes, its keys the patches
         row = patch if class_name is None else model.classes.index(class_name) + (0 if cross else patches)
-        if (class_name is None and cross) or row is None or row >= attention.shape[1]:
+        if (class_name is None and cross) or row is None or row >= own[0].shape[1]:
             if layer is None:
                 continue
             queries, flag = ("class", "--class NAME") if cross else ("patch", "--at X,Y")
-            raise UserError(f"layer {layer} of the decoder ({step.operator}) has {queries} queries only: give {flag}.")
-        layers.append((index + 1, step.operator, attention[:, row, :patches]))
+            raise UserError(f"layer {layer} of the decoder ({block.name}) has {queries} queries only: give {flag}.")
+        attention = block.attention(*own, queries=[row])
+        assert attention is not None
+        layers.append((index + 1, block.name, attention[0, :, 0, :patches]))
+    if not layers:
+        raise UserError(f"the decoder '{model.config.decoder.name}' has no class queries: give --at X,Y.")
     return layers
+
+
+def _inputs(decoder: Decoder, blocks: list[SubBlock], Z: Tensor, grid: tuple[int, int]) -> list[tuple[Any, ...]]:
+    """The arguments of every block in a pass over the tokens Z (B, N, D)."""
+    seen: list[tuple[Any, ...]] = []
+    hooks = [block.register_forward_pre_hook(lambda _block, inputs: seen.append(inputs)) for block in blocks]
+    try:
+        decoder(Z, grid)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
 
 
 def _encoder_attention(

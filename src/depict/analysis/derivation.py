@@ -1,12 +1,14 @@
 """The learned update against the exact gradient of the coding rate: does the trained operator match its derivation?
 
 The objective of an MSSA step is sum_h R(P_h^T Y) (paper eq. 10-11); Y are the normalized tokens, the operator's input.
+For the exact operator it is sum_h R_h / a_h with its own a of every head: a control, which must score 1.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +39,11 @@ def cosine(A: Tensor, B: Tensor) -> float:
 def head_updates(operator: MSSA, Y: Tensor) -> Tensor:
     """The update of every head for tokens Y (T, D): (heads, T, D); the operator's update is their sum."""
     updates = []
-    for bases in operator.bases().detach():
+    for head, bases in enumerate(operator.bases().detach()):
         single = copy.deepcopy(operator).eval()
         single.heads, single.P = 1, nn.Parameter(bases.clone())
+        if operator.exact:
+            single.log_c = nn.Parameter(operator.log_c.detach()[head : head + 1])
         updates.append(single(Y[None])[0])
     return torch.stack(updates)
 
@@ -75,22 +79,52 @@ def cosines_by_epsilon(Y: Tensor, P: Tensor, U: Tensor, epsilons: tuple[float, .
     return cosines
 
 
-def compare_with_gradient(step: MSSAStep, epsilon: float = EPSILON) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Objective:
+    """sum_h weight_h R(P_h^T Y) at a distortion of every head, for T tokens Y (T, D) and P (heads, M, D)."""
+
+    P: Tensor
+    epsilons: list[float]
+    weights: list[float]
+
+    @classmethod
+    def of(cls, step: MSSAStep) -> Objective:
+        """The objective of a step: all rates at `EPSILON`, or R_h / a_h at its own distortions if it is exact."""
+        P, T = step.P, len(step.before)
+        if step.a is None:
+            return cls(P, [EPSILON] * len(P), [1.0] * len(P))
+        return cls(P, [math.sqrt(P.shape[1] / (T * a)) for a in step.a], [1 / a for a in step.a])
+
+    def gradients(self, Y: Tensor) -> Tensor:
+        """The gradient of every head's term at Y, (heads, T, D)."""
+        terms = zip(self.P, self.epsilons, self.weights, strict=True)
+        return torch.stack([weight * projected_coding_rate_gradient(Y, P, e) for P, e, weight in terms])
+
+    def changes(self, Y: Tensor, update: Tensor, fractions: Sequence[float]) -> Tensor:
+        """How much every fraction of the update (T, D) changes the objective, (fractions,)."""
+        terms = zip(self.P, self.epsilons, self.weights, strict=True)
+        parts = [weight * coding_rate_changes(Y, P[None], update, fractions, e) for P, e, weight in terms]
+        return torch.cat(parts, dim=1).sum(1)
+
+
+def compare_with_gradient(step: MSSAStep) -> dict[str, Any]:
     """The update of one step against the exact gradient.
 
-    Cosines are over the patches. `cosine`: the update and the gradient of sum_h R(P_h^T Y) at Y; `heads`: every head's
+    Cosines are over the patches. `cosine`: the update and the gradient of the objective at Y; `heads`: every head's
     own update and its own term's gradient; `through_norm`: the gradient at the tokens before the norm; `epsilons`: as
     `cosine`, at other distortions; `variance`: the gradient of the variance along the bases, from which the paper
-    starts, eq. (5). Changes of the objective in nats, from Y: `learned` by the update; `exact` by a step of the same
-    length along the gradient, in the direction of the step's sign; `best` by the best such step up to that length.
+    starts, eq. (5). Changes of the objective in nats (divided by a if exact), from Y: `learned` by the update; `exact`
+    by a step of the same length along the gradient, in the direction of the step's sign; `best` by the best such step
+    up to that length.
     """
     Y, P, U, N = step.normed().double(), step.P, step.update.double(), step.patches
-    head_gradients = projected_coding_rate_gradient(Y, P, epsilon)
+    objective = Objective.of(step)
+    head_gradients = objective.gradients(Y)
     gradient = head_gradients.sum(0)
     updates = head_updates(step.block.operator, step.normed())
     direction = 1.0 if step.step_size > 0 else -1.0
     exact = direction * U.norm() / gradient.norm().clamp_min(torch.finfo(torch.float64).tiny) * gradient
-    changes = coding_rate_changes(Y, P, exact, SHARES, epsilon).sum(1).tolist()
+    changes = objective.changes(Y, exact, SHARES).tolist()
     *by_epsilon, variance = cosines_by_epsilon(Y, P, U[:N], (*EPSILONS, math.inf))
     return {
         "cosine": cosine(U[:N], gradient[:N]),
@@ -98,7 +132,7 @@ def compare_with_gradient(step: MSSAStep, epsilon: float = EPSILON) -> dict[str,
         "through_norm": cosine(U[:N], through_norm(step.block.norm, step.before, gradient)[:N]),
         "epsilons": by_epsilon,
         "variance": variance,
-        "learned": coding_rate_changes(Y, P, U, (1.0,), epsilon).sum().item(),
+        "learned": objective.changes(Y, U, (1.0,)).item(),
         "exact": changes[0],
         "best": max(changes, key=lambda change: direction * change),
         "relative_length": (U.norm() / Y.norm()).item(),
@@ -121,6 +155,8 @@ class MeasuredSteps:
     """Mean cosine of each layer at each of `EPSILONS`, (layers, EPSILONS)."""
     ranks: Tensor
     """Effective rank of the patches, (images, layers + 1)."""
+    exact: bool
+    """Whether the operator is the gradient itself."""
 
 
 class Derivation(Analysis):
@@ -131,6 +167,7 @@ class Derivation(Analysis):
     def __init__(self, model: SegmentationModel):
         super().__init__(model)
         blocks = mssa_blocks(model.decoder)
+        self.exact = any(block.exact for block in blocks)
         self.sizes = [block.step_size().item() for block in blocks]
         bases = [block.bases().detach().double().cpu() for block in blocks]
         self.head_spans = [[span(rows) for rows in P] for P in bases]
@@ -182,7 +219,7 @@ class Derivation(Analysis):
                 "effective_ranks": self.ranks,
             },
             tables={"steps": rows},
-            measured=MeasuredSteps(self.model.decoder.dim, cosines.mean(1), ranks),
+            measured=MeasuredSteps(self.model.decoder.dim, cosines.mean(1), ranks, self.exact),
         )
 
     def _row(self, layer: int, ranks: Tensor) -> dict[str, Any]:

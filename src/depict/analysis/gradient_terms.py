@@ -74,7 +74,8 @@ class GradientTerms(Analysis):
     def __init__(self, model: SegmentationModel):
         super().__init__(model)
         decoder = model.decoder
-        self.joint = isinstance(decoder, JointDecoder) and bool(mssa_blocks(decoder))
+        blocks = mssa_blocks(decoder)
+        self.joint = isinstance(decoder, JointDecoder) and bool(blocks) and not blocks[0].exact
         self.plain: list[Tensor] = []
         self.softmax: list[Tensor] = []
 
@@ -119,6 +120,11 @@ class GradientTerms(Analysis):
         name = self.model.config.decoder.name
         if not mssa_blocks(self.model.decoder):
             return why_no_mssa(name)
+        if mssa_blocks(self.model.decoder)[0].exact:
+            return (
+                "The exact operator has no attention between tokens that splits into these terms: it divides by the "
+                "covariance of all tokens at once."
+            )
         return (
             f"The decoder '{name}' keeps patches and classes apart: classes move neither patches nor each other, so "
             "Q Qᵀ Z and Q Qᵀ Q do not exist, and its cross-attention is the term Z Zᵀ Q alone."

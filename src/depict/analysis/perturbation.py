@@ -21,7 +21,7 @@ from depict.decoders.base import Decoder, Grid
 from depict.decoders.blocks import MHSABlock
 from depict.evaluation import Counts, class_iou, confusion_matrix
 from depict.inference.sliding import SlidingWindow
-from depict.operators import SubspaceAttention
+from depict.operators import CBSA, SubspaceAttention
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -55,7 +55,7 @@ def plan_changes(decoder: Decoder, seeds: Sequence[int] = SEEDS, sigmas: Sequenc
     Ortho needs no seed, and P'_h O_M only one, since it is an identity. Both readings of sigma share deviations.
     """
     changes = [Change(NONE)]
-    if any(isinstance(part, (SubspaceAttention, MHSABlock)) for part in decoder.modules()):
+    if any(isinstance(part, (SubspaceAttention, CBSA, MHSABlock)) for part in decoder.modules()):
         changes += [*(Change(MIX, seed) for seed in seeds), Change(ROTATE, seeds[0]), Change(ORTHO)]
     deviations = sorted({noise_deviation(sigma, reading) for sigma in sigmas for reading in READINGS})
     return changes + [Change(NOISE, seed, deviation) for deviation in deviations for seed in seeds]
@@ -70,10 +70,12 @@ def noise_deviation(sigma: float, reading: str) -> float:
 def perturb(decoder: Decoder, change: Change) -> Decoder:
     """Return a changed copy of the decoder, in evaluation mode.
 
-    In MSSA and MSCA the change acts on P (K, D), whose rows are the bases: O P is the paper's P O_K or P'_h O_M. For
-    MHSA nothing was published. Here O acts on the rows of queries, keys and values and on their biases, and its inverse
-    on the columns of the output matrix; Ortho acts on the rows of queries, keys and values of each head separately, not
-    on biases and output. Noise is added to every parameter; one seed draws the same directions for every deviation.
+    In MSSA and MSCA the change acts on P (K, D), whose rows are the bases: O P is the paper's P O_K or P'_h O_M. In
+    CBSA the inverse of O also acts on the columns of the output matrix, which is not tied to P; Ortho leaves it alone.
+    For MHSA nothing was published. Here O acts on the rows of queries, keys and values and on their biases, and its
+    inverse on the columns of the output matrix; Ortho acts on the rows of queries, keys and values of each head
+    separately, not on biases and output. Noise is added to every parameter; one seed draws the same directions for
+    every deviation.
     """
     changed = copy.deepcopy(decoder).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(change.seed)
@@ -82,20 +84,22 @@ def perturb(decoder: Decoder, change: Change) -> Decoder:
             parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter), alpha=change.deviation)
     elif change.kind != NONE:
         for part in changed.modules():
-            if isinstance(part, SubspaceAttention):
+            if isinstance(part, (SubspaceAttention, CBSA)):
                 _transform_subspaces(part, change.kind, generator)
             elif isinstance(part, MHSABlock):
                 _transform_attention(part, change.kind, generator)
     return changed
 
 
-def _transform_subspaces(part: SubspaceAttention, kind: str, generator: torch.Generator) -> None:
+def _transform_subspaces(part: SubspaceAttention | CBSA, kind: str, generator: torch.Generator) -> None:
     P = part.bases().double()  # (heads, M, D)
     if kind == ORTHO:
         part.P.copy_(nearest_orthonormal(P).flatten(0, 1))
     else:
         O = _orthogonal(kind, part.heads, P.shape[1], generator).to(P)  # noqa: E741 - the paper's name
         part.P.copy_(O @ P.flatten(0, 1))
+        if isinstance(part, CBSA):
+            part.to_out.weight.copy_(part.to_out.weight.double() @ O.T)
 
 
 def _transform_attention(part: MHSABlock, kind: str, generator: torch.Generator) -> None:

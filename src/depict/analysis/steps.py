@@ -1,7 +1,8 @@
 """The MSSA steps of an unrolled pass, with the tokens that the operator acted on.
 
 A block computes X + step_size * MSSA(LayerNorm(X)) (`decoders/blocks.py`): the operator sees the normalized tokens, and
-its update is added to the tokens before the norm. X is [patches, classes] in DEPICT-SA, the patches in DEPICT-CA.
+its update is added to the tokens before the norm. X is [patches, classes] in DEPICT-SA, the patches in DEPICT-CA and
+DEPICT-US.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ class MSSAStep:
         """What the step added to X, (T, D)."""
         return self.after - self.before
 
+    @property
+    def a(self) -> list[float] | None:
+        """The scale of the coding rate of every head, if the operator is exact."""
+        a = self.block.a(self.before)
+        return None if a is None else a.tolist()
+
     @torch.no_grad()
     def normed(self) -> Tensor:
         """Y = LayerNorm(X), the operator's input, (T, D)."""
@@ -76,6 +83,11 @@ def why_no_mssa(decoder: str) -> str:
     """Why an analysis of MSSA steps does not apply to this decoder."""
     if decoder == "linear":
         return "A linear decoder has no steps, so there is nothing to measure."
+    if decoder == "cbt":
+        return (
+            "CBT has no MSSA step: it moves a few representatives and broadcasts their attention through a separate "
+            "output matrix, so its update is no step on the coding rate of the tokens in the subspaces P."
+        )
     return (
         f"The decoder '{decoder}' has no MSSA step: its attention is not derived from a coding rate and has neither "
         "bases P nor a step size, so there is nothing to measure."

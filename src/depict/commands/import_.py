@@ -1,4 +1,4 @@
-"""`depict import`: an official DEPICT or Segmenter checkpoint becomes a run."""
+"""`depict import`: an official DEPICT, CBT or Segmenter checkpoint becomes a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(
     cross_heads: Annotated[int | None, flag("as --heads")] = None,
     data: Annotated[str | None, flag("the YAML's", "NAME")] = None,
 ) -> int:
-    """Convert an official DEPICT-SA, DEPICT-CA or Segmenter checkpoint into a run.
+    """Convert an official DEPICT-SA, DEPICT-CA, CBT or Segmenter checkpoint into a run.
 
     The architecture is read from the tensors; variant.yml adds what they do not determine. The file is
     loaded as data, never as code. The exit code is 1 if some tensors have no place in the model.
@@ -35,7 +35,7 @@ def main(
         checkpoint: The file, usually checkpoint.pth.
         run: New run folder.
         variant: YAML with the settings of the training.
-        heads: Attention heads of the decoder (DEPICT-CA: of MSSA). Needed without a YAML.
+        heads: Attention heads of the decoder (DEPICT-CA: of MSSA). Needed without a YAML, except for CBT.
         cross_heads: Heads of MSCA, if they differ.
         data: Data set with these classes, such as ade20k.
     """

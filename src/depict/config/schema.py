@@ -58,7 +58,7 @@ class DecoderConfig:
     """The head that turns embeddings into masks."""
 
     name: Annotated[str, flag("all of the paper's", "NAME", "--decoder")] = "depict_sa"
-    """depict_sa, depict_ca, depict_us, segmenter, linear or ablation."""
+    """depict_sa, depict_ca, depict_us, cbt, segmenter, linear or ablation."""
     layers: Annotated[int | None, DECODERS_OWN] = None
     """Number of layers (depict_ca: of MSSA layers)."""
     heads: Annotated[int | None, DECODERS_OWN] = None

@@ -15,6 +15,7 @@ DECODERS = {
     "depict_sa": "depict.decoders.depict:DepictSA",
     "depict_ca": "depict.decoders.depict:DepictCA",
     "depict_us": "depict.decoders.depict:DepictUS",
+    "cbt": "depict.decoders.cbt:CBT",
     "segmenter": "depict.decoders.segmenter:MaskTransformer",
     "linear": "depict.decoders.segmenter:Linear",
     "ablation": "depict.decoders.ablation:Ablation",

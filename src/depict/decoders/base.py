@@ -4,6 +4,7 @@ refined class embeddings."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +21,19 @@ class Step:
     """One step of an unrolled decoder."""
 
     operator: str
-    """mssa, msca, mssa_exact, msca_exact, mhsa, ista or mlp."""
+    """mssa, msca, mssa_exact, msca_exact, cbsa, mhsa, ista or mlp."""
     Z: Tensor
     """Patch embeddings after the step, (B, N, D)."""
     Q: Tensor | None
     """Class embeddings after the step, (B, C, D); None in a decoder that does not refine them."""
     P: Tensor | None = None
-    """Basis of every head (heads, head_dim, D): the subspaces of MSSA and MSCA, the query rows of MHSA."""
+    """Basis of every head (heads, head_dim, D): the subspaces of MSSA, MSCA and CBSA, the query rows of MHSA."""
     step_size: Tensor | None = None
-    """The learned step (1,) of MSSA and MSCA; the paper's alpha is its negative."""
+    """The learned step (1,) of MSSA and MSCA, whose negative is the paper's alpha, or (heads,) of CBSA."""
     a: Tensor | None = None
     """The scale of the coding rate of every head, (heads,), in the exact forms."""
     attention: Tensor | None = None
-    """(B, heads, queries, keys), if requested; the signed kernel of the exact forms."""
+    """(B, heads, queries, keys), if requested; signed in the exact forms and CBSA."""
 
 
 @dataclass
@@ -56,12 +57,11 @@ class Trace:
     masks: Tensor | None = None
     """The result of `forward`, (B, C, h, w)."""
 
-    def record(self, layer: nn.Module, inputs: tuple[Tensor, ...], Z: Tensor, Q: Tensor | None) -> None:
+    def record(self, layer: nn.Module, inputs: tuple[Any, ...], Z: Tensor, Q: Tensor | None) -> None:
         """Append the step of `layer`, which turned `inputs` into Z and Q."""
         assert isinstance(layer, SubBlock)
         attention = layer.attention(*inputs) if self.with_attention else None
-        a = layer.a(inputs[-1].shape[-2])
-        self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), a, attention))
+        self.steps.append(Step(layer.name, Z, Q, layer.bases(), layer.step_size(), layer.a(*inputs), attention))
 
     @property
     def Z(self) -> list[Tensor]:  # noqa: N802
@@ -182,10 +182,15 @@ class JointDecoder(ClassEmbeddingDecoder):
         if trace is not None:
             trace.Z0, trace.Q0 = self.split(X)
         for layer in self.layers:
-            before, X = X, layer(X)
+            inputs = self.inputs(X, grid)
+            X = layer(*inputs)
             if trace is not None:
-                trace.record(layer, (before,), *self.split(X))
+                trace.record(layer, inputs, *self.split(X))
         return self.masks(*self.split(self.norm(X)), grid, trace)
+
+    def inputs(self, X: Tensor, grid: Grid) -> tuple[Any, ...]:
+        """The arguments of a layer for the tokens X (B, N + C, D); the grid does not matter unless overridden."""
+        return (X,)
 
     def project(self, Z: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of the tokens (B, N, token_dim); the tokens themselves unless overridden."""

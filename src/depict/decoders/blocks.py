@@ -19,6 +19,7 @@ class SubBlock(nn.Module):
     """One step of a decoder, with what a `Trace` records about it."""
 
     name: str
+    has_attention = False
 
     def bases(self) -> Tensor | None:
         """The basis of every head, (heads, head_dim, D); None without attention."""
@@ -28,12 +29,15 @@ class SubBlock(nn.Module):
         """The learned step size, (1,); None if there is none."""
         return None
 
-    def a(self, tokens: int) -> Tensor | None:
-        """The scale of the coding rate of every head for this number of tokens, (heads,); None unless exact."""
+    def a(self, *inputs: Any) -> Tensor | None:
+        """The scale of the coding rate of every head for the arguments of `forward`, (heads,); None unless exact."""
         return None
 
-    def attention(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """Attention (B, heads, queries, keys) for the arguments of `forward`; None if there is none."""
+    def attention(self, *inputs: Any, queries: list[int] | None = None) -> Tensor | None:
+        """Attention (B, heads, queries, keys) for the arguments of `forward`; None if there is none.
+
+        `queries` are the rows to compute, all by default: one row needs nothing of size N x N.
+        """
         return None
 
     def multiply_adds(self, tokens: int) -> int:
@@ -44,8 +48,8 @@ class SubBlock(nn.Module):
 class SubspaceBlock(SubBlock):
     """A step on the coding rate: a pre-norm, and an operator that owns P and the step size."""
 
+    has_attention = True
     operator: MSSA | MSCA
-    norm: nn.LayerNorm
 
     @property
     def exact(self) -> bool:
@@ -60,9 +64,9 @@ class SubspaceBlock(SubBlock):
         """The learned step size, (1,); the paper's alpha is its negative."""
         return self.operator.step_size
 
-    def a(self, tokens: int) -> Tensor | None:
+    def a(self, *inputs: Tensor) -> Tensor | None:
         """The scale of the coding rate of every head, (heads,); None unless exact."""
-        return self.operator.a(tokens) if self.exact else None
+        return self.operator.a(inputs[-1].shape[-2]) if self.exact else None
 
     def exact_multiply_adds(self, tokens: int, queries: int) -> int:
         """The norm and the exact operator: its products with tokens, bases and the inverse of every head."""
@@ -91,9 +95,10 @@ class MSSABlock(SubspaceBlock):
         """X after one step, (B, N, D)."""
         return X + self.operator(self.norm(X))
 
-    def attention(self, X: Tensor) -> Tensor:
+    def attention(self, X: Tensor, queries: list[int] | None = None) -> Tensor:  # type: ignore[override]
         """Attention or signed kernel (B, heads, N, N) of the step at X."""
-        return self.operator.explicit(self.norm(X))[1]
+        Y = self.norm(X)
+        return self.operator.weights(Y if queries is None else Y[:, queries], Y)
 
     def multiply_adds(self, tokens: int) -> int:
         """The norm, two products with P and two with the attention."""
@@ -118,9 +123,9 @@ class MSCABlock(SubspaceBlock):
         """Q after one step, (B, C, D); Z (B, N, D) is fixed."""
         return Q + self.operator(Q, self.norm(Z))
 
-    def attention(self, Q: Tensor, Z: Tensor) -> Tensor:
+    def attention(self, Q: Tensor, Z: Tensor, queries: list[int] | None = None) -> Tensor:  # type: ignore[override]
         """Attention or signed kernel (B, heads, C, N) of the step."""
-        return self.operator.explicit(Q, self.norm(Z))[1]
+        return self.operator.weights(Q if queries is None else Q[:, queries], self.norm(Z))
 
     def multiply_adds(self, tokens: int, queries: int) -> int:  # type: ignore[override]
         """The norm of Z, three products with P and two with the attention."""
@@ -134,6 +139,7 @@ class MHSABlock(SubBlock):
     """X + multi-head self-attention of LayerNorm(X), with separate query, key, value and output matrices."""
 
     name = "mhsa"
+    has_attention = True
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0):
         super().__init__()
@@ -160,10 +166,11 @@ class MHSABlock(SubBlock):
         """The rows of the query matrix, which the paper shows in place of P: (heads, head_dim, D)."""
         return self.qkv.weight[: self.qkv.in_features].unflatten(0, (self.heads, -1))
 
-    def attention(self, X: Tensor) -> Tensor:
+    def attention(self, X: Tensor, queries: list[int] | None = None) -> Tensor:  # type: ignore[override]
         """Attention (B, heads, N, N) of the sub-block at X."""
-        queries, keys, _ = self.queries_keys_values(X)
-        return attention_weights(queries, keys, queries.shape[-1] ** -0.5)
+        rows, keys, _ = self.queries_keys_values(X)
+        rows = rows if queries is None else rows[:, :, queries]
+        return attention_weights(rows, keys, keys.shape[-1] ** -0.5)
 
     def multiply_adds(self, tokens: int) -> int:
         """The norm, four projections and two products with the attention."""

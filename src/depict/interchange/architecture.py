@@ -34,6 +34,7 @@ _CROSS_LAYER = r"decoder\.cnet\.layers\.(\d+)\..+"
 _DECODER_MARK = {
     "depict_ca": r"decoder\.snet\.layers\.\d+\.fn\.proj",
     "depict_sa": r"decoder\.net\.layers\.\d+\.fn\.proj",
+    "cbt": r"decoder\.net\.layers\.\d+\.fn\.proj\.weight",
     "segmenter": r"decoder\.blocks\.\d+\.attn\.qkv\.weight",
     "linear": r"decoder\.head\.weight",
 }
@@ -41,6 +42,7 @@ _DECODER_MARK = {
 _DECODER_LAYER = {
     "depict_ca": r"decoder\.snet\.layers\.(\d+)\..+",
     "depict_sa": r"decoder\.net\.layers\.(\d+)\..+",
+    "cbt": r"decoder\.net\.layers\.(\d+)\..+",
     "segmenter": r"decoder\.blocks\.(\d+)\..+",
 }
 
@@ -132,7 +134,7 @@ def decoder_name(state: State) -> str:
     names = [ours for ours, mark in _DECODER_MARK.items() if any(re.fullmatch(mark, name) for name in state)]
     if len(names) != 1:
         found = f"it has the tensors of {' and '.join(names)}" if names else "it has no known decoder"
-        raise UserError(f"not a DEPICT-SA, DEPICT-CA or Segmenter checkpoint: {found}.")
+        raise UserError(f"not a DEPICT-SA, DEPICT-CA, CBT or Segmenter checkpoint: {found}.")
     return names[0]
 
 
@@ -152,11 +154,15 @@ def decoder_config(state: State, variant: Variant, heads: int | None, cross_head
         )
     if name == "linear":
         return DecoderConfig(name)
+    if name == "cbt":  # each head has its own step size
+        heads = _shape(state, "decoder.net.layers.0.fn.step_x", 3)[0]
     heads = heads or variant.integer("net_kwargs", "decoder", "n_heads")
     config = DecoderConfig(name, layers=_count_layers(state, _DECODER_LAYER[name]), heads=heads)
     if name == "segmenter":
         config.width = None if width == dim else width
         config.dropout = variant.number("net_kwargs", "decoder", "dropout")
+    elif name == "cbt":
+        config.head_dim = _head_dim(state, "decoder.net.layers.0.fn.proj.weight", heads, "--heads")
     elif name == "depict_sa":
         config.head_dim = _head_dim(state, "decoder.net.layers.0.fn.proj", heads, "--heads")
     else:
@@ -191,7 +197,7 @@ def _head_shape(state: State, decoder: str) -> tuple[int, int]:
 
 def _shape(state: State, name: str, ndim: int) -> tuple[int, ...]:
     if name not in state:
-        raise UserError(f"not a DEPICT or Segmenter checkpoint: '{name}' is missing.")
+        raise UserError(f"not a DEPICT, CBT or Segmenter checkpoint: '{name}' is missing.")
     if state[name].ndim != ndim or 0 in state[name].shape:
         raise UserError(f"'{name}' has shape {tuple(state[name].shape)}, unlike in official checkpoints.")
     return tuple(state[name].shape)

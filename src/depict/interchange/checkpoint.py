@@ -1,4 +1,4 @@
-"""Official checkpoints (DEPICT and Segmenter: `checkpoint.pth` with `variant.yml` next to it) become our models.
+"""Official checkpoints (DEPICT, CBT and Segmenter: `checkpoint.pth` with `variant.yml` next to it) become our models.
 
 The file is untrusted: it is read as data, and no code in it is ever run.
 """

@@ -1,4 +1,4 @@
-"""Parameter names of the official checkpoints (DEPICT and Segmenter), translated to ours."""
+"""Parameter names of the official checkpoints (DEPICT, CBT and Segmenter), translated to ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _RENAMES = [
     (r"cls_emb", lambda m: "class_embeddings"),
     (r"(?:net|snet)\.layers\.(\d+)\.norm\.(\w+)", lambda m: f"layers.{m[1]}.norm.{m[2]}"),
     (r"(?:net|snet)\.layers\.(\d+)\.fn\.proj", lambda m: f"layers.{m[1]}.operator.P"),
+    (r"net\.layers\.(\d+)\.fn\.proj\.weight", lambda m: f"layers.{m[1]}.operator.P"),
+    (r"net\.layers\.(\d+)\.fn\.(to_out\.\w+|step_x|step_rep)", lambda m: f"layers.{m[1]}.operator.{m[2]}"),
     (r"(?:net|snet)\.layers\.(\d+)\.fn\.step_size", lambda m: f"layers.{m[1]}.operator.step_size"),
     (r"cnet\.layers\.(\d+)\.norm\.(\w+)", lambda m: f"cross_layers.{m[1]}.norm.{m[2]}"),
     (r"cnet\.layers\.(\d+)\.fn\.proj", lambda m: f"cross_layers.{m[1]}.operator.P"),

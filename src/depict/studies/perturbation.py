@@ -50,7 +50,8 @@ METHOD = (
     "each head, an identity: its column can differ from the unperturbed one by rounding only. Ortho(P'_h): the nearest "
     "orthonormal rows with the same span; no seed. In Segmenter the mixings act on queries, keys and values and their "
     "biases, with the inverse on the output matrix; Ortho acts on the rows of queries, keys and values of each head "
-    "separately. Noise is added to every parameter of the decoder."
+    "separately. In CBT the mixings act on P, with the inverse on the output matrix. "
+    "Noise is added to every parameter of the decoder."
 )
 RunResult = dict[str, Any]
 """Contents of runs/NAME.json: run, weights, decoder, encoder, images, rows."""

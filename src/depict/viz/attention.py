@@ -37,7 +37,8 @@ def attention_sheet(
     """The maps over the image, a row for each layer and a column for each head; one map alone is drawn large.
 
     The image covers `cells` rows and columns of patches. Colors go from 0 to the largest value of each map (`own`)
-    or of all maps (`common`). A caption gives the largest value of its map. A ring marks the pixel `at` (x, y).
+    or of all maps (`common`); if there are signed weights, from its negative (blue) to it (red). A caption gives the
+    range of its map. A ring marks the pixel `at` (x, y).
     """
     image = to_rgb(picture)
     height, width = image.shape[:2]
@@ -51,15 +52,18 @@ def attention_sheet(
     sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + HEADER), PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     draw.text((GAP, GAP), fit_text(f"attention of the {maps[0].query}", font, sheet.width - 2 * GAP), INK, font)
-    highest = max(float(each.values.max()) for each in maps)
+    signed = any(each.values.min() < 0 for each in maps)
+    highest = max(float(np.abs(each.values).max()) for each in maps)
     shared = single or scale == "common"
-    _draw_bar(sheet, (GAP, GAP + CAPTION), f"{highest:.2g}" if shared else "largest value of each map", font)
+    ends = (f"{-highest:.2g}" if signed else "0", f"{highest:.2g}") if shared else _own_ends(signed)
+    _draw_bar(sheet, (GAP, GAP + CAPTION), *ends, font, signed)
     for each in maps:
         x = GAP + column * (0 if single else each.head - 1)
         y = GAP + HEADER + line * layers.index(each.layer)
-        largest = float(each.values.max())
-        sheet.paste(_heat(each.values, gray, cells, highest if shared else largest), (x, y))
-        caption = f"{each.operator} {each.layer}, head {each.head}: up to {largest:.2g}"
+        largest = float(np.abs(each.values).max())
+        sheet.paste(_heat(each.values, gray, cells, highest if shared else largest, signed), (x, y))
+        reach = f"{each.values.min():.2g} to {each.values.max():.2g}" if signed else f"up to {largest:.2g}"
+        caption = f"{each.operator} {each.layer}, head {each.head}: {reach}"
         draw.text((x, y + size[1] + 2), caption, INK, font)
         if at is not None:
             center = x + (at[0] + 0.5) * factor, y + (at[1] + 0.5) * factor
@@ -68,29 +72,36 @@ def attention_sheet(
     return sheet
 
 
-def _draw_bar(sheet: Image.Image, corner: tuple[int, int], highest: str, font: Font) -> None:
-    """A bar of the colors from 0 to `highest`, as they look over a gray image."""
+def _own_ends(signed: bool) -> tuple[str, str]:
+    """The ends of the color bar if every map has its own scale."""
+    return ("negative", "positive, largest size of each map") if signed else ("0", "largest value of each map")
+
+
+def _draw_bar(sheet: Image.Image, corner: tuple[int, int], lowest: str, highest: str, font: Font, signed: bool) -> None:
+    """A bar of the colors from `lowest` to `highest`, as they look over a gray image."""
     draw, (x, y) = ImageDraw.Draw(sheet), corner
-    x += int(draw.textlength("0", font)) + 6
+    x += int(draw.textlength(lowest, font)) + 6
     width = max(20, int(min(BAR, sheet.width - x - GAP - 6 - draw.textlength(highest, font))))
-    ramp = np.linspace(0, 1, width, dtype=np.float32)[None].repeat(12, 0)
-    sheet.paste(_colored(ramp, np.full(ramp.shape, 128)), (x, y + 2))
-    draw.text((corner[0], y), "0", INK, font)
+    ramp = np.linspace(-1 if signed else 0, 1, width, dtype=np.float32)[None].repeat(12, 0)
+    sheet.paste(_colored(ramp, np.full(ramp.shape, 128), signed), (x, y + 2))
+    draw.text((corner[0], y), lowest, INK, font)
     draw.text((x + width + 6, y), highest, INK, font)
 
 
-def _heat(values: np.ndarray, gray: np.ndarray, cells: tuple[float, float], highest: float) -> Image.Image:
+def _heat(
+    values: np.ndarray, gray: np.ndarray, cells: tuple[float, float], highest: float, signed: bool
+) -> Image.Image:
     """Heat (h, w) over a gray image (H, W), which covers the first `cells` rows and columns of patches."""
     box = (0, 0, cells[1], cells[0])
     size = (gray.shape[1], gray.shape[0])
     heat = np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR, box=box))
-    return _colored(np.clip(heat / max(highest, 1e-12), 0, 1), gray)
+    return _colored(np.clip(heat / max(highest, 1e-12), -1, 1), gray, signed)
 
 
-def _colored(heat: np.ndarray, gray: np.ndarray) -> Image.Image:
-    """The colors of heat (H, W) in 0..1 over gray levels (H, W); the hotter, the less of them is seen."""
+def _colored(heat: np.ndarray, gray: np.ndarray, signed: bool) -> Image.Image:
+    """The colors of heat (H, W) in 0..1, or -1..1 if signed, over gray levels (H, W): the hotter, the less of these."""
     from matplotlib import colormaps
 
-    color = 255 * colormaps["inferno"](heat)[..., :3]
-    strength = 0.25 + 0.65 * heat[..., None]
+    color = 255 * (colormaps["RdBu_r"](0.5 + 0.5 * heat) if signed else colormaps["inferno"](heat))[..., :3]
+    strength = 0.25 + 0.65 * np.abs(heat)[..., None]
     return Image.fromarray(((1 - strength) * gray[..., None] + strength * color).astype(np.uint8))
