@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 1010, 392
 # x, y, width, title, what happens, where the code is; the decoder is drawn larger.
 TOP = [
     (10, 44, 126, "image", "any size", "data/ io/"),
-    (186, 44, 150, "encoder", "a ViT from timm", "encoder.py"),
+    (186, 44, 150, "encoder", "any timm model", "encoders/ neck.py"),
     (694, 44, 126, "masks", "Z · Qᵀ per class", "model.py"),
     (870, 44, 130, "labels", "a class per pixel", "inference/"),
 ]
