@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from PIL import Image
 import depict.prediction
 from depict.errors import UserError
 from depict.prediction import Prediction
+from support.geotiff import make_geotiff
 from support.tiny_model import tiny_model
 
 
@@ -139,6 +141,48 @@ def test_the_suffix_decides_what_is_saved(model, tmp_path):
         np.testing.assert_allclose(values, prediction.probabilities(), atol=1e-3)
     with pytest.raises(UserError, match=r"labels.jpg' must end in \.png"):
         prediction.save(tmp_path / "labels.jpg")
+
+
+def test_polygons_are_in_pixels_and_are_saved_as_geojson(model, tmp_path):
+    pytest.importorskip("rasterio")
+    prediction = model.predict(picture())
+    polygons = prediction.polygons()
+    assert sum(each["properties"]["pixels"] for each in polygons) == 45 * 60
+    name = next(iter(prediction.classes))
+    chosen = prediction.polygons([name])
+    assert {each["properties"]["class"] for each in chosen} == {name}
+    pixels = sum(each["properties"]["pixels"] for each in chosen)
+    assert pixels / (45 * 60) == pytest.approx(prediction.classes[name])
+    assert len(prediction.polygons(smallest=100)) < len(polygons)
+    prediction.save(tmp_path / "a.geojson")
+    assert len(json.loads((tmp_path / "a.geojson").read_text())["features"]) == len(polygons)
+    with pytest.raises(UserError, match="not from a georeferenced TIFF"):
+        prediction.save(tmp_path / "a.tif")
+
+
+def test_a_georeferenced_tiff_keeps_its_coordinates(model, tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    make_geotiff(tmp_path / "a.tif", picture().transpose(2, 0, 1))
+    prediction = model.predict(tmp_path / "a.tif")
+    np.testing.assert_array_equal(prediction.labels, model.predict(picture()).labels)
+    prediction.save(tmp_path / "labels.tif")
+    with rasterio.open(tmp_path / "a.tif") as source, rasterio.open(tmp_path / "labels.tif") as written:
+        assert (written.crs, written.transform) == (source.crs, source.transform)
+        np.testing.assert_array_equal(written.read(1), prediction.labels)
+    x, y = np.array(prediction.polygons()[0]["geometry"]["coordinates"][0]).T
+    assert (x >= 9).all() and (x < 9.001).all() and (y > 45).all() and (y < 46).all()
+
+
+def test_tiles_have_the_scale_of_the_training_images(model):
+    image = picture(120, 90)
+    same = model.predict(image, tile=40)  # the model resizes training images to a short edge of 40
+    double = model.predict(image.repeat(2, 0).repeat(2, 1), tile=80)
+    assert len(same.scores.scores.passes[0].rows) == 120
+    assert (double.labels[::2, ::2] == same.labels).mean() > 0.9
+    with pytest.raises(UserError, match="--tile or --full-image, not both"):
+        model.predict(image, tile=40, full_image=True)
+    with pytest.raises(UserError, match="--tile must be at least 1 pixel, not 0"):
+        model.predict(image, tile=0)
 
 
 def test_a_notebook_shows_the_overlay_scaled_down_and_the_text_names_the_largest_classes(model):

@@ -137,13 +137,16 @@ class SegmentationModel(nn.Module):
         logits = F.interpolate(masks, size=size, mode="bilinear", align_corners=False)
         return logits[..., : images.shape[-2], : images.shape[-1]]
 
-    def sliding_window(self, multiscale: bool = False, full_image: bool = False) -> SlidingWindow:
+    def sliding_window(
+        self, multiscale: bool = False, full_image: bool = False, tile: int | None = None
+    ) -> SlidingWindow:
         """How the model is applied to an image of any size: windows of its own size that overlap by 32 pixels.
 
         `multiscale` averages six scales and their mirror images. `full_image` gives the network the whole image instead
-        of windows.
+        of windows. `tile` is for images that are larger than the training images, which had this many pixels along
+        their short edge: windows then slide over the image at the scale of those.
         """
-        return SlidingWindow(
+        sliding = SlidingWindow(
             window=self.image_size,
             stride=tuple(max(side - 32, (side + 1) // 2) for side in self.image_size),  # type: ignore[arg-type]
             short_edge=self.config.data.short_edge,
@@ -152,6 +155,7 @@ class SegmentationModel(nn.Module):
             flip=multiscale,
             full_image=full_image,
         )
+        return sliding.at_tile(tile)
 
     def predictor(
         self,
@@ -169,20 +173,31 @@ class SegmentationModel(nn.Module):
         return TorchPredictor(self, sliding or self.sliding_window(), network, compile, batch)
 
     @overload
-    def predict(self, images: ImageLike, *, multiscale: bool = ..., full_image: bool = ...) -> Prediction: ...
+    def predict(
+        self, images: ImageLike, *, multiscale: bool = ..., full_image: bool = ..., tile: int | None = ...
+    ) -> Prediction: ...
     @overload
     def predict(
-        self, images: Sequence[ImageLike | str | Path], *, multiscale: bool = ..., full_image: bool = ...
+        self,
+        images: Sequence[ImageLike | str | Path],
+        *,
+        multiscale: bool = ...,
+        full_image: bool = ...,
+        tile: int | None = ...,
     ) -> list[Prediction]: ...
     @overload
-    def predict(self, images: str | Path, *, multiscale: bool = ..., full_image: bool = ...) -> Any: ...
-    def predict(self, images: Any, *, multiscale: bool = False, full_image: bool = False) -> Any:
+    def predict(
+        self, images: str | Path, *, multiscale: bool = ..., full_image: bool = ..., tile: int | None = ...
+    ) -> Any: ...
+    def predict(
+        self, images: Any, *, multiscale: bool = False, full_image: bool = False, tile: int | None = None
+    ) -> Any:
         """The `Prediction` of an image of any size: a path, a PIL image, an array or a tensor.
 
         A list gives a list of predictions. A folder, or any other iterable, gives an iterator that predicts one image
-        after the other. `multiscale` and `full_image` are as in `sliding_window`.
+        after the other. `multiscale`, `full_image` and `tile` are as in `sliding_window`.
         """
-        return predict(self.predictor(self.sliding_window(multiscale, full_image)), images)
+        return predict(self.predictor(self.sliding_window(multiscale, full_image, tile)), images)
 
     @torch.no_grad()
     def unroll(self, image: ImageLike, attention: bool = False) -> Trace:

@@ -17,7 +17,9 @@ from depict.errors import UserError, unknown
 from depict.inference.predictors import Predictor, Scores
 from depict.io.files import atomic_path
 from depict.io.folders import PICTURES, list_folder
-from depict.io.images import read_image, to_rgb
+from depict.io.geotiff import create_raster, is_georeferenced, on_earth, open_raster, read_rgb
+from depict.io.images import MAX_PIXELS, read_image, to_rgb
+from depict.io.polygons import Feature, label_polygons, write_geojson
 from depict.viz.overlays import OPACITY, label_picture, label_shares, overlay
 
 if TYPE_CHECKING:
@@ -80,17 +82,35 @@ class Prediction:
         """The image under a tint and the outlines of the classes, with a legend below."""
         return overlay(self.image, _unsigned(self.labels), self.names, self.palette, self._shares, opacity)
 
-    def save(self, path: str | Path) -> None:
-        """Write the label map (.png), the probabilities in float16 (.npz): the suffix decides.
+    def polygons(self, classes: Sequence[str] | None = None, smallest: int = 0) -> list[Feature]:
+        """The connected regions of these classes, or of all, as GeoJSON features; needs rasterio.
 
-        `overlay()` returns a picture, which has its own `save`.
+        Coordinates are longitude and latitude if the image was read from a georeferenced TIFF, otherwise pixels (x
+        right, y down). Regions of less than `smallest` pixels become part of their largest neighbor.
+        """
+        chosen = None if classes is None else [self._index(name) for name in classes]
+        found = label_polygons(self.labels, self.names, chosen, smallest)
+        if self.path is None or not is_georeferenced(self.path):
+            return list(found)
+        with open_raster(self.path) as raster:
+            return list(on_earth(found, raster))
+
+    def save(self, path: str | Path) -> None:
+        """Write a file, whose suffix says what: .png or .tif, .geojson, .npz.
+
+        .png is the label map. .tif, too, with the coordinates of the georeferenced TIFF that the image was read from.
+        .geojson has the polygons, .npz the probabilities in float16. `overlay()` returns a picture with its own `save`.
         """
         path = Path(path)
-        writers = {".png": self._save_labels, ".npz": self._save_probabilities}
+        writers = {
+            ".png": self._save_labels,
+            ".tif": self._save_raster,
+            ".geojson": self._save_polygons,
+            ".npz": self._save_probabilities,
+        }
         if path.suffix.lower() not in writers:
-            raise UserError(f"'{path}' must end in {' or '.join(writers)}.")
-        with atomic_path(path) as temporary:
-            writers[path.suffix.lower()](temporary)
+            raise UserError(f"'{path}' must end in {', '.join(writers)}.")
+        writers[path.suffix.lower()](path)
 
     def __repr__(self) -> str:
         height, width = self.labels.shape
@@ -119,10 +139,23 @@ class Prediction:
         return self.names.index(name)
 
     def _save_labels(self, path: Path) -> None:
-        label_picture(_unsigned(self.labels), self.palette).save(path, "png")
+        with atomic_path(path) as temporary:
+            label_picture(_unsigned(self.labels), self.palette).save(temporary, "png")
+
+    def _save_raster(self, path: Path) -> None:
+        if self.path is None or not is_georeferenced(self.path):
+            raise UserError(f"'{path}' cannot be written: the image is not from a georeferenced TIFF. Save it as .png.")
+        labels = _unsigned(self.labels)
+        with open_raster(self.path) as like, create_raster(path, like, labels.dtype, palette=self.palette) as raster:
+            raster.write(labels, 1)
+
+    def _save_polygons(self, path: Path) -> None:
+        write_geojson(path, self.polygons())
 
     def _save_probabilities(self, path: Path) -> None:
-        write_probabilities(path, self.names, range(len(self.names)), self.labels.shape, self.scores.probabilities())
+        shown, (height, width) = range(len(self.names)), self.labels.shape
+        with atomic_path(path) as temporary:
+            write_probabilities(temporary, self.names, shown, (height, width), self.scores.probabilities())
 
 
 def predict(predictor: Predictor, images: Any) -> Any:
@@ -154,7 +187,7 @@ def predictions(predictor: Predictor, images: Iterable[ImageLike | str | Path]) 
     def pixels() -> Iterator[np.ndarray]:
         for image in images:
             if isinstance(image, str | Path):
-                waiting.append((read_image(image), Path(image)))
+                waiting.append((_read(Path(image)), Path(image)))
             else:
                 waiting.append((to_rgb(image), None))
             yield waiting[-1][0]
@@ -162,6 +195,15 @@ def predictions(predictor: Predictor, images: Iterable[ImageLike | str | Path]) 
     for scores in predictor.scores(pixels()):
         image, path = waiting.pop(0)
         yield Prediction(image, scores.labels(), predictor.classes, predictor.palette, path, scores=scores)
+
+
+def _read(path: Path) -> np.ndarray:
+    if not is_georeferenced(path):
+        return read_image(path)
+    with open_raster(path) as raster:
+        if raster.width * raster.height > MAX_PIXELS:
+            raise UserError(f"'{path}' has more than {MAX_PIXELS} pixels, the limit: use `depict segment --tile`.")
+        return read_rgb(raster)[0]
 
 
 def write_probabilities(

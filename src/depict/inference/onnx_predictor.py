@@ -31,14 +31,21 @@ _KEYS = ("depict", "classes", "palette", "mean", "std", "window", "stride", "sho
 class OnnxPredictor:
     """Applies an ONNX file that `depict export` wrote."""
 
-    def __init__(self, path: Path, multiscale: bool = False, full_image: bool = False, device: str | None = None):
+    def __init__(
+        self,
+        path: Path,
+        multiscale: bool = False,
+        full_image: bool = False,
+        device: str | None = None,
+        tile: int | None = None,
+    ):
         self.path = path
         self.session = open_session(path, device)
         facts = read_metadata(self.session, path)
         self.classes: tuple[str, ...] = facts["classes"]
         self.palette: tuple[Color, ...] = facts["palette"]
         self.batch, _, height, width = self.session.get_inputs()[0].shape
-        self.sliding = SlidingWindow(
+        sliding = SlidingWindow(
             window=facts["window"],
             stride=facts["stride"],
             short_edge=facts["short_edge"],
@@ -47,6 +54,7 @@ class OnnxPredictor:
             flip=multiscale,
             full_image=full_image,
         )
+        self.sliding = sliding.at_tile(tile)
         if full_image and isinstance(height, int):
             raise UserError(
                 f"'{path}' takes windows of {height} x {width} only, not whole images: export it with --dynamic."

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from depict.inference.sliding import SlidingWindow
+
 if TYPE_CHECKING:
     from depict.data.palette import Color
 
@@ -36,6 +38,7 @@ class Predictor(Protocol):
 
     classes: tuple[str, ...]
     palette: tuple[Color, ...]
+    sliding: SlidingWindow
 
     def labels(self, image: np.ndarray) -> np.ndarray:
         """The class of each pixel, uint8 or int16 (H, W), of an image uint8 RGB (H, W, 3) of any size."""

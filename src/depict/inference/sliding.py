@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ MAX_FULL_IMAGE_PIXELS = 4096 * 4096
 """Larger images are not given to the network in one piece: its memory grows with them."""
 MAX_ENLARGED_WINDOWS = 64
 """Windows that a small image is enlarged to at most. Only very long strips reach it."""
+
+
+NO_TILE = "give --tile or --full-image, not both: with --tile, windows slide over the picture."
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,19 @@ class SlidingWindow:
             )
         for window, stride in zip(self.window, self.stride, strict=True):
             anchors(window, window, stride)
+
+    def at_tile(self, tile: int | None) -> SlidingWindow:
+        """The same for pictures that are larger than the training images, whose short edge had `tile` pixels.
+
+        They are resized by the factor that such training images were resized by, instead of into a
+        box. None changes nothing.
+        """
+        if tile is None:
+            return self
+        if tile < 1 or self.full_image:
+            raise UserError(f"--tile must be at least 1 pixel, not {tile}." if tile < 1 else NO_TILE)
+        factor = (self.short_edge or tile) / tile
+        return replace(self, short_edge=None, scales=tuple(factor * scale for scale in self.scales))
 
     def size(self, height: int, width: int, scale: float) -> tuple[int, int]:
         """Size that an image is resized to at this scale."""

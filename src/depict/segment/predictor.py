@@ -13,13 +13,15 @@ def open_predictor(
     *,
     multiscale: bool = False,
     full_image: bool = False,
+    tile: int | None = None,
     compile: bool = False,
     device: str | None = None,
     local: int = 0,
 ) -> Predictor:
     """The predictor of a run, or of a file that ends in .onnx.
 
-    `full_image` gives the network whole images instead of windows, `compile` runs it through
+    `full_image` gives the network whole images instead of windows, `tile` is the short edge of the
+    training images where the pictures are larger (see `SlidingWindow.at_tile`), `compile` runs it through
     torch.compile. `device` is by default the best one; on a machine with several GPUs and
     processes, `local` is the index of this process and of its GPU.
     """
@@ -28,9 +30,9 @@ def open_predictor(
 
         if compile:
             raise UserError(f"'{model}' runs in ONNX Runtime, which optimizes it itself: omit --compile.")
-        return OnnxPredictor(Path(model), multiscale, full_image, device)
+        return OnnxPredictor(Path(model), multiscale, full_image, device, tile)
     from depict.devices import find_device
     from depict.runs import load
 
     loaded = load(model).to(find_device(device, local))
-    return loaded.predictor(loaded.sliding_window(multiscale, full_image), compile=compile)
+    return loaded.predictor(loaded.sliding_window(multiscale, full_image, tile), compile=compile)
