@@ -14,6 +14,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from support.browser import CHROMIUM, FLAGS
+
 settings.register_profile("depict", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("depict")
 
@@ -36,3 +38,15 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder 'shared' is not next to this repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"])
+        yield opened
+        opened.close()

@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,11 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from depict.analysis import report
 from depict.analysis.base import Result
 from depict.analysis.report import (
     RunReport,
     Section,
     describe,
-    format_number,
     plain,
     present,
     read_miou,
@@ -29,13 +26,14 @@ from depict.analysis.report import (
     write_sections,
 )
 from depict.analysis.runner import Outcome, Pictures, choose_analyses, run_analyses
+from depict.analysis.verdict import Verdict
 from depict.costs import parameters
 from depict.data import create_dataset
 from depict.segment.inputs import find_inputs
+from depict.viz import page as viz_page
+from support.browser import CONTRAST
 from support.tiny_model import tiny_model
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 EVIL = "<script>alert(1)</script> & \"quotes\" 'apostrophes'"
 RUNS = ("depict_sa_seed0", "a run's name, with_a_very_long_and_unbroken_word_in_it <b>", "segmenter")
 
@@ -58,6 +56,7 @@ def slope(rise: float) -> Section:
             data={"rise": rise, "values": np.array([1.0, math.nan]), "tensor": torch.tensor(3), 7: (1, 2)},
             tables={"points": [{"t": 0, "h": 0.5}, {"t": 1, "h": math.inf, "note": "a, b"}]},
         ),
+        verdict=Verdict("holds", f"by {rise} m/s in Z_L1"),
         findings=[f"It rises by {rise} m/s.", "The theory says the same."],
         figures={"line": figure()},
         captions={"line": f"Height over time; it rises by {rise}."},
@@ -69,7 +68,8 @@ def slope(rise: float) -> Section:
 def untrusted(index: int) -> Section:
     result = Result(numbers={EVIL: 1e-7} if index else {})
     about = f"Untrusted text such as {EVIL} is shown as text. " * 6
-    return Section("words", f"What does {EVIL} do?", about, result, [EVIL * 5], {"large": figure(1_000)})
+    verdict, figures = Verdict("does not hold", EVIL), {"large": figure(1_000)}
+    return Section("words", f"What does {EVIL} do?", about, result, verdict, [EVIL * 5], figures)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
         runs.append(RunReport(name, facts, sections, 3, 12.25))
     stamp = {"depict": "0.1.0", "commit": None, "command": "depict analyze " + "runs/a_long_path/" * 20 + EVIL}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "LARGEST_SVG", 50_000)
+        patch.setattr(viz_page, "LARGEST_SVG", 50_000)
         assert write_report(out, runs, stamp) == out / "report.html"
     return out
 
@@ -110,6 +110,8 @@ def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(pict
         assert len(section.about) > 80
         assert section.findings
         assert all(section.findings)
+        assert section.verdict.answer in ("holds", "partly", "does not hold", "does not apply")
+        assert bool(section.verdict.number) >= bool(section.result.numbers)
         assert section.captions.keys() == section.figures.keys()
         assert bool(section.figures) >= bool(section.result.numbers)
         assert all(figure.get_figwidth() <= 7 for figure in section.figures.values())
@@ -118,9 +120,11 @@ def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(pict
 def test_a_skipped_analysis_says_why_and_a_failed_one_has_no_findings():
     skipped = present(Outcome("low_rank", Result(skipped="It has no class embeddings."), seconds=2.0))
     assert skipped.findings == ["It has no class embeddings."]
+    assert skipped.verdict == Verdict("does not apply")
     assert not skipped.figures
     failed = present(Outcome("low_rank", error="no image was usable."))
     assert (failed.error, failed.findings, failed.title) == ("no image was usable.", [], skipped.title)
+    assert failed.verdict.answer == "failed"
     assert skipped.seconds >= 2.0
 
 
@@ -128,6 +132,7 @@ def test_json_holds_what_was_measured_as_plain_values(folder):
     found = json.loads((folder / RUNS[0] / "slope.json").read_text(), parse_constant=pytest.fail)
     assert found["run"] == "runs/depict_sa_seed0"
     assert found["question"] == "Does it rise?"
+    assert (found["answer"], found["because"]) == ("holds", "by 0.25 m/s in Z_L1")
     assert found["numbers"]["rise (m/s)"] == 0.25
     assert found["data"] == {"rise": 0.25, "values": [1.0, None], "tensor": 3, "7": [1, 2]}
     assert json.loads((folder / RUNS[0] / "failed.json").read_text())["error"] == "not for 'depict_sa_seed0'."
@@ -155,8 +160,8 @@ def test_no_temporary_file_is_left(folder):
 
 def test_the_page_embeds_all_it_shows_and_has_no_external_address(folder):
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/svg+xml;base64,") == 3
-    assert page.count("data:image/png;base64,") == 3  # their SVG files are too large to embed here
+    assert page.count("data:image/svg+xml;base64,") == 6  # light and dark
+    assert page.count("data:image/png;base64,") == 6  # their SVG files are too large to embed here
     assert not re.findall(r"(?:https?:)?//[a-z]", re.sub(r"base64,[^\"]*", "", page))
     assert "<script" not in page
     assert EVIL not in page
@@ -170,14 +175,6 @@ def test_links_lead_to_the_files(folder):
     links = re.findall(r'<a href="([^"#]+)"', page)
     files = {path for path in folder.rglob("*") if path.is_file()} - {folder / "report.html"}
     assert {folder / unquote(link) for link in links} == files
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (math.nan, "–"), (0, "0"), (3.0, "3"), (0.123456, "0.1235"), (12345.6, "12,346"), (46.73, "46.73")],
-)
-def test_numbers_have_four_significant_digits(value, text):
-    assert format_number(value) == text
 
 
 def test_plain_values_are_unchanged():
@@ -197,39 +194,6 @@ def test_the_facts_describe_a_run_and_its_evaluation(tmp_path):
     assert facts["encoder"] == "vit_tiny_patch16_384 (dim 64, depth 1)"
     (tmp_path / "evaluation.json").write_text("{")
     assert read_miou(tmp_path / "evaluation.json") == "not evaluated"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"])
-        yield opened
-        opened.close()
-
-
-CONTRAST = """() => {
-    const channels = color => color.match(/[\\d.]+/g).map(Number);
-    const light = color => {
-        const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        const [r, g, b] = channels(color).map(v => linear(v / 255));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const behind = node => {
-        for (; node; node = node.parentElement) {
-            const color = getComputedStyle(node).backgroundColor;
-            if ((channels(color)[3] ?? 1) > 0) return color;
-        }
-    };
-    const words = [...document.querySelectorAll('body *')].filter(
-        node => [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim()));
-    return words.map(node => {
-        const [a, b] = [light(getComputedStyle(node).color), light(behind(node))].sort((x, y) => y - x);
-        return [(a + 0.05) / (b + 0.05), node.textContent.trim().slice(0, 40)];
-    });
-}"""
 
 
 @pytest.mark.slow
@@ -255,7 +219,8 @@ def test_the_page_fits_the_window_and_can_be_read(folder, browser, width, scheme
         assert len(image.get_attribute("alt")) > 20
         assert box["width"] > 300
         assert box["x"] + box["width"] <= width
-        assert image.evaluate("node => getComputedStyle(node).backgroundColor") == "rgb(255, 255, 255)"
+        shown = image.evaluate("node => node.currentSrc")
+        assert (shown == image.get_attribute("src")) == (scheme == "light")
     contrasts = page.evaluate(CONTRAST)
     assert len(contrasts) > 50
     assert min(contrasts)[0] >= 4.5, min(contrasts)
@@ -275,17 +240,37 @@ def test_figures_are_side_by_side_on_a_desktop_and_stacked_on_a_phone(folder, br
 
 
 @pytest.mark.slow
-def test_analyses_are_linked_from_the_list_and_failures_are_shown(folder, browser):
+def test_a_tap_enlarges_a_figure_and_another_one_closes_it(folder, browser):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((folder / "report.html").as_uri())
+    image = page.locator("#slope img").first
+    image.scroll_into_view_if_needed()
+    small, place = image.bounding_box()["width"], page.locator("#words").bounding_box()["y"]
+    image.click()
+    large = image.bounding_box()["width"]
+    assert small <= 390
+    assert large >= 570  # its size in CSS pixels: the text is as large as that of the page
+    image.click()
+    assert image.bounding_box()["width"] == small
+    assert page.locator("#words").bounding_box()["y"] == place
+    page.close()
+
+
+@pytest.mark.slow
+def test_answers_come_first_and_lead_to_the_analyses_and_failures_are_shown(folder, browser):
     page = browser.new_page()
     page.goto((folder / "report.html").as_uri())
-    assert page.locator("nav li").all_inner_texts() == ["Does it rise?", f"What does {EVIL} do?", "Is there a result?"]
+    first = page.locator("nav tbody tr").first.locator("th, td").all_inner_texts()
+    assert first == ["Does it rise?", *(f"holds by {rise} m/s in ZL1" for rise in (0.25, 1.25, 2.25))]
+    assert page.locator("nav").bounding_box()["y"] < page.locator("#runs").bounding_box()["y"]
     page.locator("nav a").nth(2).click()
     assert page.url.endswith("#failed")
     assert page.locator("#failed .failed").all_inner_texts() == [
         f"This analysis failed: not for '{name}'." for name in RUNS
     ]
     cells = page.locator("#slope table tbody tr").first.locator("th, td").all_inner_texts()
-    assert cells == ["rise (m/s)", "0.25", "1.25", "2.25"]
+    assert cells == ["rise (m/s)", "0.250", "1.25", "2.25"]
+    assert page.locator("#glossary dt").count() > 10
     page.close()
 
 
@@ -297,4 +282,5 @@ def test_a_page_of_one_run_has_no_columns_and_puts_findings_before_the_method(tm
     assert "<title>Inside alone</title>" in page
     assert "<h3>alone</h3>" not in page
     assert "Height over time; it rises by 1.5." in page
-    assert page.index(section.findings[0]) < page.index(section.about)
+    assert page.index("by 1.5 m/s") < page.index(section.findings[0]) < page.index(section.about)
+    assert "in <var>Z</var><sub><var>L</var><sub>1</sub></sub>" in page

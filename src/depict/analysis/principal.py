@@ -116,7 +116,8 @@ class MeasuredSegments:
     """By stage and method, one per labeled image."""
     images: dict[str, SegmentedImage]
     """By name, in the order of the pass."""
-    palette: list[tuple[int, int, int]]
+    classes: tuple[str, ...]
+    palette: tuple[tuple[int, int, int], ...]
 
     def means(self) -> dict[tuple[str, str], dict[str, float]]:
         """Mean of every score, and its standard deviation over the images as NAME_spread."""
@@ -130,7 +131,7 @@ class Principal(Analysis):
 
     def __init__(self, model: SegmentationModel):
         super().__init__(model)
-        self.measured = MeasuredSegments([], {}, {}, list(model.palette))
+        self.measured = MeasuredSegments([], {}, {}, model.classes, model.palette)
 
     def update(self, sample: Sample) -> None:
         """Segment one image at every stage by every method."""

@@ -9,7 +9,6 @@ FOLDER/report.html                 all of it for all runs, side by side
 
 from __future__ import annotations
 
-import base64
 import csv
 import importlib
 import json
@@ -25,8 +24,11 @@ import numpy as np
 
 from depict.analysis.base import Result
 from depict.analysis.runner import Outcome
+from depict.analysis.text.glossary import GLOSSARY
+from depict.analysis.verdict import Verdict
 from depict.costs import parameters
 from depict.io.files import atomic_path, write_json
+from depict.viz.page import MISSING, embed_figure, format_number, write_page
 from depict.viz.style import save_figure
 
 if TYPE_CHECKING:
@@ -35,11 +37,7 @@ if TYPE_CHECKING:
     from depict.model import SegmentationModel
 
 REPORT = "report.html"
-MISSING, NOT_EVALUATED = "–", "not evaluated"
-LARGEST_SVG = 500_000
-"""Bytes. The page embeds the PNG of a larger drawing, such as one of many thousand points."""
-CSS_PIXELS = 96
-"""Per inch."""
+NOT_EVALUATED = "not evaluated"
 
 
 @dataclass
@@ -52,6 +50,8 @@ class Section:
     about: str
     """What is measured and why, with the paper's figure or equation."""
     result: Result = field(default_factory=Result)
+    verdict: Verdict = field(default_factory=lambda: Verdict("failed"))
+    """The answer to the question in the title."""
     findings: list[str] = field(default_factory=list)
     """Paragraphs: what was found on this run, and whether it agrees with the paper."""
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -87,10 +87,10 @@ def present(outcome: Outcome) -> Section:
     if (result := outcome.result) is not None:
         section.result = result
         if result.skipped:
-            section.findings = [result.skipped]
+            section.verdict, section.findings = Verdict("does not apply"), [result.skipped]
         else:
             drawing = importlib.import_module(f"depict.analysis.figures.{outcome.name}")
-            section.findings = text.findings(result)
+            section.verdict, section.findings = text.verdict(result), text.findings(result)
             section.figures = drawing.figures(result)
             section.captions = {name: text.CAPTIONS[name] for name in section.figures}
             section.pictures = drawing.pictures(result) if hasattr(drawing, "pictures") else {}
@@ -141,7 +141,8 @@ def write_sections(folder: Path, about: dict[str, Any], sections: Iterable[Secti
         if section.error is not None:
             write_json(path, {**about, "question": section.title, "error": section.error})
             continue
-        words = {"question": section.title, "text": section.findings, "captions": section.captions}
+        answer = {"question": section.title, "answer": section.verdict.answer, "because": section.verdict.number}
+        words = answer | {"text": section.findings, "captions": section.captions}
         values = {"numbers": section.result.numbers, "data": section.result.data}
         write_json(path, {**about, **words, **plain(values)})
         for name, rows in section.result.tables.items():
@@ -173,45 +174,38 @@ def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_report(folder: Path, runs: Sequence[RunReport], stamp: dict[str, Any]) -> Path:
-    """Write report.html, embedding the figures that `write_sections` wrote, and return its path."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("depict.analysis", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Write report.html with all figures in it, and return its path."""
     by_analysis = zip(*(run.sections for run in runs), strict=True)
     names = [run.name for run in runs]
-    page = environment.get_template("report.html.jinja").render(
+    path = folder / REPORT
+    write_page(
+        path,
+        "analysis/report.html.jinja",
         runs=names,
         facts=_rows([run.facts for run in runs]),
-        analyses=[_analysis(folder, dict(zip(names, sections, strict=True))) for sections in by_analysis],
+        analyses=[_analysis(dict(zip(names, sections, strict=True))) for sections in by_analysis],
         times=_times(runs),
         stamp={key: value for key, value in stamp.items() if value is not None},
+        glossary=GLOSSARY,
     )
-    path = folder / REPORT
-    with atomic_path(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
     return path
 
 
-def _analysis(folder: Path, sections: dict[str, Section]) -> dict[str, Any]:
+def _analysis(sections: dict[str, Section]) -> dict[str, Any]:
     """What the template shows of one analysis, given its section of every run."""
     first = next(iter(sections.values()))
     numbers = [
-        {label: format_number(value) for label, value in section.result.numbers.items()}
+        {label: format_number(value, label) for label, value in section.result.numbers.items()}
         for section in sections.values()
     ]
     return {
         "name": first.name,
         "title": first.title,
         "about": first.about,
+        "answers": [section.verdict for section in sections.values()],
         "numbers": _rows(numbers),
-        "figures": _figures(folder, sections),
-        "findings": [(run, section.findings, section.error) for run, section in sections.items()],
+        "figures": _figures(sections),
+        "findings": [(run, section.verdict, section.findings, section.error) for run, section in sections.items()],
         "files": [(run, _links(run, section)) for run, section in sections.items()],
     }
 
@@ -222,7 +216,7 @@ def _rows(columns: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
     return [(label, [column.get(label, MISSING) for column in columns]) for label in labels]
 
 
-def _figures(folder: Path, sections: dict[str, Section]) -> list[dict[str, Any]]:
+def _figures(sections: dict[str, Section]) -> list[dict[str, Any]]:
     """Each figure of all runs that have it, with its caption."""
     groups = []
     for name in dict.fromkeys(name for section in sections.values() for name in section.figures):
@@ -231,26 +225,10 @@ def _figures(folder: Path, sections: dict[str, Section]) -> list[dict[str, Any]]
         shared = len(set(captions.values())) == 1
         pictures = []
         for run, section in having.items():
-            width, height = (round(CSS_PIXELS * side) for side in section.figures[name].get_size_inches())
-            pictures.append(
-                {
-                    "run": run,
-                    "address": _data_address(folder / run / f"{section.name}_{name}.svg"),
-                    "alt": f"{section.title} Figure {name.replace('_', ' ')} of {run}. {captions[run]}".strip(),
-                    "caption": "" if shared else captions[run],
-                    "width": width,
-                    "height": height,
-                }
-            )
+            alt = f"{section.title} Figure {name.replace('_', ' ')} of {run}. {captions[run]}".strip()
+            pictures.append((run, embed_figure(section.figures[name], alt), "" if shared else captions[run]))
         groups.append({"pictures": pictures, "caption": next(iter(captions.values())) if shared else ""})
     return groups
-
-
-def _data_address(drawing: Path) -> str:
-    """A data URL of the drawing, or of the PNG next to it if the drawing is large."""
-    large = drawing.stat().st_size > LARGEST_SVG
-    kind, path = ("png", drawing.with_suffix(".png")) if large else ("svg+xml", drawing)
-    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _links(run: str, section: Section) -> list[tuple[str, str]]:
@@ -269,12 +247,3 @@ def _times(runs: Sequence[RunReport]) -> list[tuple[str, list[str]]]:
         parts["total"] = sum(parts.values())
         columns.append({part: f"{seconds:.1f} s" for part, seconds in parts.items()})
     return _rows(columns)
-
-
-def format_number(value: float | None) -> str:
-    """A number for people: four significant digits, thousands separated; a dash if it is undefined."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if float(value).is_integer() or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,18 @@ def add_grid(axes: Axes, axis: str = "both") -> None:
 
 
 def save_figure(figure: Figure, stem: Path, dpi: int = 150) -> None:
-    """Write `stem`.png and `stem`.svg atomically, without dates or program names in them."""
+    """Write `stem`.png and `stem`.svg atomically."""
+    for kind in ("png", "svg"):
+        with atomic_path(stem.with_name(f"{stem.name}.{kind}")) as temporary:
+            temporary.write_bytes(figure_bytes(figure, kind, dpi))
+
+
+def figure_bytes(figure: Figure, kind: str, dpi: int = 150) -> bytes:
+    """The figure as `png` or `svg`, without dates or program names in it."""
     import matplotlib
 
+    file = io.BytesIO()
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
     with matplotlib.rc_context({"svg.hashsalt": "depict"}):  # or SVG elements get random names
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            with atomic_path(stem.with_name(f"{stem.name}.{kind}")) as temporary:
-                figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
+        figure.savefig(file, format=kind, dpi=dpi, metadata=metadata)
+    return file.getvalue()

@@ -10,6 +10,7 @@ from torch import Tensor
 from depict.analysis.base import Result
 from depict.analysis.coding_rates import MeasuredRates
 from depict.viz.style import COLORS, add_grid
+from depict.viz.symbols import as_mathtext
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,11 +31,11 @@ def rates_over_depth(measured: MeasuredRates) -> Figure:
         _plot_layers(rate, rates[key][:, :, 0], measured)
         _plot_layers(share, rates[f"{key}_share"][:, :, 0], measured)
         rate.set_title(title, loc="left")
-        rate.set_ylabel("R(Pᵀ Z) (nats)")
-        share.set_ylabel("R(P Pᵀ Z) / R(Z)")
+        rate.set_ylabel(as_mathtext("R(Pᵀ Z) (nats)"))
+        share.set_ylabel(as_mathtext("R(P Pᵀ Z) / R(Z)"))
     depths = rates["stream"].shape[-1]
     for axes in grid[1]:
-        axes.set_xticks(range(depths), [f"Z{depth}" for depth in range(depths)])
+        axes.set_xticks(range(depths), [as_mathtext(f"Z{depth}") for depth in range(depths)])
         axes.set_xlabel("depth (steps taken)")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
@@ -48,7 +49,7 @@ def _plot_layers(axes: Axes, values: Tensor, measured: MeasuredRates) -> None:
     for layer, (size, depth) in enumerate(zip(measured.step_sizes, measured.depths, strict=True)):
         color = COLORS[layer % len(COLORS)]
         marker, sign = ("^", "▲") if size > 0 else ("v", "▼")
-        label = f"P of layer {layer + 1}, step {size:+.2f} {sign}"
+        label = as_mathtext(f"P of layer {layer + 1}, step {size:+.2f} {sign}")
         axes.plot(x, mean[layer], color=color, lw=1.2, marker=marker, ms=5, label=label)
         axes.plot(x[depth : depth + 2], mean[layer, depth : depth + 2], color=color, lw=4, alpha=0.7)
         axes.fill_between(x, mean[layer] - spread[layer], mean[layer] + spread[layer], color=color, alpha=0.15, lw=0)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from depict.analysis.base import Result
 from depict.viz.style import COLORS, add_grid
+from depict.viz.symbols import as_mathtext
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def _plot_terms(axes: Axes, terms: Tensor) -> None:
             ms=7,
             color=color,
             mfc="white" if index % 2 else color,
-            label=name,
+            label=as_mathtext(name),
         )
     axes.set_yscale("log")
     axes.set_xlim(0.5, len(mean) + 0.5)

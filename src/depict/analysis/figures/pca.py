@@ -10,6 +10,7 @@ from matplotlib.textpath import TextPath
 from depict.analysis.pca import PatchMaps
 from depict.data.palette import Color, distinct_colors
 from depict.viz.patches import on_pixels, paint
+from depict.viz.symbols import as_mathtext
 
 WIDTH, HEIGHT = 3.0, 6.0
 """Largest size of a panel, in inches."""
@@ -42,7 +43,7 @@ def pca_figure(picture: np.ndarray, embeddings: dict[str, PatchMaps], cells: tup
     for number, (name, maps) in enumerate(embeddings.items()):
         top, shares = number * row, maps.shares()
         colors = dict(enumerate(distinct_colors(max(len(parts) for parts in shares.values()))))
-        label = name.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$")
+        label = as_mathtext(name)
         panels = {
             "input": picture,
             f"PCA on {label}: {len(maps.energy)} directions": on_pixels(paint(maps.labels["PCA"], colors), size, cells),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
@@ -16,8 +17,10 @@ from depict.analysis.partitions import Contingency, Labels
 from depict.analysis.principal import MASKS, METHODS, SegmentedImage, thumbnail
 from depict.data.dataset import IGNORE
 from depict.data.palette import Color
+from depict.viz.overlays import PAPER, draw_legend
 from depict.viz.patches import UNKNOWN, on_pixels, paint
 from depict.viz.style import COLORS, MARKERS, add_grid
+from depict.viz.symbols import as_mathtext
 
 MAX_IMAGES = 4
 """Images in the figure; every image has a picture of its own."""
@@ -41,7 +44,9 @@ def figures(result: Result) -> dict[str, Figure]:
     drawn = {}
     if measured.images:
         first = list(measured.images.values())[:MAX_IMAGES]
-        drawn["images"] = maps_of_images([image_panels(image, measured.palette) for image in first])
+        present = sorted({label for image in first for label in class_shares(image)})
+        legend = {measured.classes[label]: measured.palette[label] for label in present}
+        drawn["images"] = maps_of_images([image_panels(image, measured.palette) for image in first], legend)
     if measured.scores:
         drawn["stages"] = scores_by_stage(measured.means(), measured.stages)
     return drawn
@@ -50,9 +55,18 @@ def figures(result: Result) -> dict[str, Figure]:
 def pictures(result: Result) -> dict[str, bytes]:
     """The panels of every image as PNG, sorted by name."""
     measured = result.measured
-    return {
-        name: panels_as_png(image_panels(image, measured.palette)) for name, image in sorted(measured.images.items())
-    }
+    drawn = {}
+    for name, image in sorted(measured.images.items()):
+        panels = image_panels(image, measured.palette)
+        drawn[name] = panels_as_png(panels, measured.classes, measured.palette, class_shares(image))
+    return drawn
+
+
+def class_shares(image: SegmentedImage) -> dict[int, float]:
+    """The share of each class in the labels of an image, or in its masks if it has none."""
+    labels = image.masks if image.truth is None else image.truth
+    counts = np.bincount(labels[labels != IGNORE].ravel())
+    return {int(label): counts[label] / max(1, counts.sum()) for label in np.flatnonzero(counts)}
 
 
 def image_panels(image: SegmentedImage, palette: Sequence[Color]) -> Panels:
@@ -99,13 +113,15 @@ def _shade(color: Color, number: int) -> Color:
     return red, green, blue
 
 
-def panels_as_png(panels: Panels) -> bytes:
-    """The panels of one image in three rows: image, truth and masks; the segments of Z0; those of Z_L1."""
+def panels_as_png(panels: Panels, classes: Sequence[str], palette: Sequence[Color], shares: dict[int, float]) -> bytes:
+    """The panels of one image in three rows (image, truth, masks; segments of Z0; those of Z_L1), and a legend."""
     segments = list(SEGMENT_PANELS)
     rows = ([title for title in panels if title not in segments], segments[::2], segments[1::2])
     height, width = panels["input"].shape[:2]
     column, line = max(width, 110) + GAP, height + CAPTION + GAP
-    sheet = Image.new("RGB", (3 * column + GAP, 3 * line + GAP), "white")
+    legend = draw_legend(3 * column + GAP, classes, palette, shares)
+    sheet = Image.new("RGB", (legend.width, 3 * line + GAP + legend.height), PAPER)
+    sheet.paste(legend, (0, 3 * line + GAP))
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     for y, titles in zip(range(GAP, 3 * line, line), rows, strict=True):
         for x, title in zip(range(GAP, 3 * column, column), titles, strict=False):
@@ -116,21 +132,26 @@ def panels_as_png(panels: Panels) -> bytes:
     return file.getvalue()
 
 
-def maps_of_images(images: Sequence[Panels]) -> Figure:
-    """A column for each image, a row for each panel."""
+def maps_of_images(images: Sequence[Panels], legend: dict[str, Color]) -> Figure:
+    """A column for each image, a row for each panel, and the colors of the classes below."""
     titles = list(images[0])
     height, width = images[0]["input"].shape[:2]
     cell = min(1.7, 6.6 / len(images))
     layout = ConstrainedLayoutEngine(w_pad=0.015, h_pad=0.015, wspace=0.01, hspace=0.01)
-    figure = Figure(figsize=(len(images) * cell + 0.35, len(titles) * cell * height / width), layout=layout)
+    columns = max(2, len(images))
+    legend_height = 0.22 * -(-len(legend) // columns) + 0.1
+    size = (len(images) * cell + 0.35, len(titles) * cell * height / width + legend_height)
+    figure = Figure(figsize=size, layout=layout)
     rows = figure.subplots(len(titles), len(images), squeeze=False)
     for row, title in zip(rows, titles, strict=True):
-        row[0].set_ylabel(title.replace("Z_L1", "$Z_{L_1}$").replace("Z0", "$Z_0$"), fontsize=11)
+        row[0].set_ylabel(as_mathtext(title), fontsize=11)
         for axes, panels in zip(row, images, strict=True):
             if title in panels:
                 axes.imshow(panels[title], interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
+    patches = [Patch(color=[value / 255 for value in color], label=name) for name, color in legend.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return figure
 
 
@@ -152,6 +173,6 @@ def scores_by_stage(means: dict[tuple[str, str], dict[str, float]], stages: list
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]), top=1.05 * axes.get_ylim()[1])
         add_grid(axes)
     panels[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=8)
-    panels[-1].set_xticks(range(len(stages)), ["$Z_0$", *stages[1:]])
+    panels[-1].set_xticks(range(len(stages)), [as_mathtext("Z0"), *stages[1:]])
     panels[-1].set_xlabel("patch embeddings after")
     return figure

@@ -8,6 +8,7 @@ import torch
 
 from depict.analysis.base import Result
 from depict.analysis.class_embeddings import ENERGY
+from depict.analysis.verdict import Answer, Verdict
 
 TITLE = "Are the class embeddings of all images in a union of orthogonal subspaces?"
 ABOUT = (
@@ -23,8 +24,19 @@ ABOUT = (
 )
 CAPTIONS = {
     "gram": "Inner products of the final class embeddings of all images, sorted by class. Orthogonal subspaces would "
-    "leave the blocks off the diagonal white."
+    "leave the blocks off the diagonal blank."
 }
+NEAR_ONE = 0.9
+
+
+def verdict(result: Result) -> Verdict:
+    """Whether the score is near 1, or at least above chance."""
+    union = result.measured.union
+    above = union.score > union.chance
+    answer: Answer = "does not hold"
+    if above:
+        answer = "holds" if union.score >= NEAR_ONE else "partly"
+    return Verdict(answer, f"score {union.score:.2f} of 1; random subspaces have {union.chance:.2f}")
 
 
 def findings(result: Result) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from depict.analysis.base import Result
 from depict.analysis.coding_rates import agreeing
+from depict.analysis.verdict import Verdict, by_share, together
 from depict.coding_rate import EPSILON
 
 TITLE = "Does the sign of a step predict whether the coding rate in its subspace rises or falls?"
@@ -26,6 +27,15 @@ CAPTIONS = {
     "that owns the subspace. Bottom: patches before the norm. The thick segment of a line is the layer's own step: "
     "it should rise if the step is positive (▲) and fall if it is negative (▼)."
 }
+
+
+def verdict(result: Result) -> Verdict:
+    """In which share of the cases the sign predicts the direction, on the operator's input and on the patches."""
+    layers = result.tables["agreement"]
+    total = sum(row["measured"] for row in layers)
+    on_input, on_patches = (agreeing(layers, reading) / total for reading in ("operator", "stream"))
+    number = f"in {100 * on_input:.0f} % of the cases on the operator's input, {100 * on_patches:.0f} % on the patches"
+    return Verdict(together(by_share(on_input), by_share(on_patches)), number)
 
 
 def findings(result: Result) -> list[str]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from depict.analysis.base import Result
 from depict.analysis.derivation import mean, sign, signed_mean
+from depict.analysis.verdict import Answer, Verdict
 from depict.coding_rate import EPSILON
 
-TITLE = "Does the trained operator do what its derivation says?"
+TITLE = "Is the trained step the gradient step that it is derived as?"
 ABOUT = (
-    "MSSA is derived as a gradient step on the coding rate in the subspaces of its heads, Σₕ R(Pₕᵀ Z). This analysis, "
-    "which is not in the paper, measures how much of that remains in the trained network. For every layer, on real "
-    "embeddings: the cosine between the learned update of the patches and the exact gradient; how far the update "
+    "MSSA is derived as a gradient step on the coding rate in the subspaces of its heads, the sum of R(P_hᵀ Z). This "
+    "analysis, which is not in the paper, measures how much of that remains in the trained network. For every layer, "
+    "on real embeddings: the cosine between the learned update of the patches and the exact gradient; how far it "
     "moves the objective, compared with exact gradient steps of the same length and of the best length up to that; "
     "how much of the embeddings' energy is in the span of P; and how the rank of the patches falls with depth. The "
     "layer acts on normalized tokens, LayerNorm(Z) (patches and classes in DEPICT-SA), so objective and gradient are "
@@ -29,6 +30,19 @@ CAPTIONS = {
     "at other distortions. Bottom left: change of the objective by the learned update and by exact gradient steps. "
     "Bottom right: effective rank of the patches."
 }
+
+
+NEARLY, ROUGHLY = 0.9, 0.5
+"""Mean |cosine| with the gradient from which on an update counts as the exact step, or as a rough version."""
+
+
+def verdict(result: Result) -> Verdict:
+    """How well the update is aligned with the gradient."""
+    cosine = mean([abs(row["cosine"]) for row in result.tables["steps"]])
+    answer: Answer = "does not hold"
+    if cosine > ROUGHLY:
+        answer = "holds" if cosine > NEARLY else "partly"
+    return Verdict(answer, f"mean |cos| between update and exact gradient {cosine:.2f}; 1 is the exact step")
 
 
 def findings(result: Result) -> list[str]:
@@ -51,9 +65,9 @@ def control(rows: list[dict[str, Any]]) -> str:
 def direction(rows: list[dict[str, Any]]) -> str:
     """How well update and gradient are aligned."""
     strength, variance = (mean([abs(row[key]) for row in rows]) for key in ("cosine", "variance_cosine"))
-    if strength > 0.9:
+    if strength > NEARLY:
         verdict = "nearly the exact gradient step"
-    elif strength > 0.5:
+    elif strength > ROUGHLY:
         verdict = "a rough version of the exact gradient step"
     else:
         verdict = "far from the exact gradient step"

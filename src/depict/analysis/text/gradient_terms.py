@@ -6,8 +6,9 @@ from torch import Tensor
 
 from depict.analysis.base import Result
 from depict.analysis.gradient_terms import class_share, patch_share
+from depict.analysis.verdict import Answer, Verdict, together
 
-TITLE = "Which of the four terms of self-attention on patches and classes matter?"
+TITLE = "Do the classes follow the patches, and not the other way round?"
 ABOUT = (
     "DEPICT-SA runs self-attention on patches and classes together. Without the softmax, the paper's appendix "
     "(“Understanding self-attention applied to the concatenation”) splits a step into four terms: Z Zᵀ Z and Q Qᵀ Z "
@@ -23,6 +24,21 @@ CAPTIONS = {
 }
 
 
+SMALL, LARGE = 0.1, 0.5
+"""Below SMALL a term may be neglected, above LARGE it dominates."""
+
+
+def verdict(result: Result) -> Verdict:
+    """Whether the unexplained term is small and cross-attention dominates, with softmax."""
+    unexplained, cross = patch_share(result.measured.softmax), class_share(result.measured.softmax)
+    claims: list[Answer] = ["holds" if claim else "does not hold" for claim in (unexplained < SMALL, cross > LARGE)]
+    return Verdict(
+        together(*claims),
+        f"the patches (Z Zᵀ Q) make {100 * cross:.0f} % of what moves the classes, the classes (Q Qᵀ Z) "
+        f"{100 * unexplained:.1f} % of what moves the patches",
+    )
+
+
 def findings(result: Result) -> list[str]:
     """Whether the two disputed terms matter, then their shares without and with softmax."""
     measured = result.measured
@@ -36,12 +52,12 @@ def findings(result: Result) -> list[str]:
 def _verdict(softmax: Tensor) -> str:
     unexplained = (
         "is small here, so leaving it unexplained costs little"
-        if patch_share(softmax) < 0.1
+        if patch_share(softmax) < SMALL
         else "is not small here: the classes move the patches, which the derivation does not explain"
     )
     cross_attention = (
         "Cross-attention dominates the update of the classes, as the paper argues"
-        if class_share(softmax) > 0.5
+        if class_share(softmax) > LARGE
         else "The classes attend more to each other than to the patches, so cross-attention does not dominate"
     )
     return f"Q Qᵀ Z, the term without a known objective, {unexplained}. {cross_attention} (both with softmax)."

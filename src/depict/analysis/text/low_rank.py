@@ -6,6 +6,7 @@ from torch import Tensor
 
 from depict.analysis.base import Result
 from depict.analysis.low_rank import FORMS
+from depict.analysis.verdict import Verdict, by_share, together
 from depict.coding_rate import EPSILON
 
 TITLE = "Is R(Z) at least R(Q̄), so that the class embeddings are a low-rank approximation of the patches?"
@@ -22,6 +23,15 @@ CAPTIONS = {
     "depth": "The three rates at every depth, mean and standard deviation over the images, for raw embeddings (left) "
     "and embeddings scaled to unit length (right). DEPICT-CA normalizes its patches once, between MSSA and MSCA.",
 }
+
+
+def verdict(result: Result) -> Verdict:
+    """On which share of the images the inequality holds, for each form of the embeddings."""
+    final = result.measured.final
+    shares = {form: float((rates[:, 0] >= rates[:, 2]).double().mean()) for form, rates in final.items()}
+    raw, unit = (f"{100 * share:.0f} %" for share in shares.values())
+    number = f"on {raw} of the images for the embeddings after the last step, on {unit} for those of unit length"
+    return Verdict(together(*map(by_share, shares.values())), number)
 
 
 def findings(result: Result) -> list[str]:

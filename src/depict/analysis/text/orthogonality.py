@@ -7,6 +7,7 @@ import statistics
 
 from depict.analysis.base import Result
 from depict.analysis.orthogonality import MeasuredGrams, mean, mean_angles, random_cosine
+from depict.analysis.verdict import Answer, Verdict, together
 
 TITLE = "Are the bases P and the class embeddings Q orthonormal?"
 ABOUT = (
@@ -19,11 +20,36 @@ ABOUT = (
 )
 CAPTIONS = {
     "bases": "P Pᵀ of every layer, rows as trained; lines separate the heads. Orthonormal bases give an identity: full "
-    "color on the diagonal, white elsewhere. Full color is the mean squared norm of a basis.",
+    "color on the diagonal, blank elsewhere. Full color is the mean squared norm of a basis.",
     "angles": "Mean principal angle between the spans of any two heads, in degrees; lines separate the layers. 0 means "
     "the same subspace, 90 orthogonal subspaces.",
     "classes": "Mean of Q Qᵀ over the images, class embeddings at unit length. Orthogonal classes give an identity.",
 }
+
+
+CLOSE, CHANCE = 0.1, 1.1
+"""Distance to the identity below which rows count as orthonormal; |cosine| over that of random directions."""
+
+
+def verdict(result: Result) -> Verdict:
+    """Orthonormal, or at least as orthogonal as random directions."""
+    measured, answers, parts = result.measured, [], []
+    D = measured.dim
+    if measured.layers:
+        heads = result.tables["heads"]
+        answers.append(_answer(mean(heads, "distance"), mean(heads, "mean_abs_cosine"), D))
+        parts.append(f"bases of a head {mean(heads, 'mean_abs_cosine'):.3f}")
+    if measured.class_gram is not None:
+        images = result.data["classes"]["per_image"]
+        answers.append(_answer(mean(images, "unit_distance"), mean(images, "mean_abs_cosine"), D))
+        parts.append(f"class embeddings {mean(images, 'mean_abs_cosine'):.3f}")
+    return Verdict(together(*answers), f"mean |cos|: {', '.join(parts)}; random directions {random_cosine(D):.3f}")
+
+
+def _answer(distance: float, cosine: float, D: int) -> Answer:
+    if distance < CLOSE:
+        return "holds"
+    return "partly" if cosine <= CHANCE * random_cosine(D) else "does not hold"
 
 
 def findings(result: Result) -> list[str]:
@@ -45,11 +71,11 @@ def _bases(result: Result, measured: MeasuredGrams) -> list[str]:
     rows = "query rows" if next(iter(measured.layers)).startswith("mhsa") else "bases"
     cosine, distance = mean(heads, "mean_abs_cosine"), mean(heads, "distance")
     random_distance = statistics.fmean(math.sqrt((row["bases"] - 1) / D) for row in heads)
-    verdict = "close to orthonormal" if distance < 0.1 else "not orthonormal in the strict sense"
+    verdict = "close to orthonormal" if distance < CLOSE else "not orthonormal in the strict sense"
     paragraphs = [
         f"{_compared_with_random(cosine, D, rows)} Two {rows} of a head have a mean |cosine| of {cosine:.3f}; random "
         f"directions in {D} dimensions have {random_cosine(D):.3f}. The norms average {mean(heads, 'mean_norm'):.2f} "
-        f"with a spread of {100 * mean(heads, 'norm_spread'):.0f} %. The distance of P'P'ᵀ to the identity is "
+        f"with a spread of {100 * mean(heads, 'norm_spread'):.0f} %. The distance of P' P'ᵀ to the identity is "
         f"{distance:.2f} per row ({mean(heads, 'unit_distance'):.2f} at unit length; random directions "
         f"{random_distance:.2f}; orthonormal 0): {verdict}. From its figure the paper concludes that DEPICT's bases "
         "are “very close to being orthonormal” and that Segmenter's norms are “too small”."
@@ -98,6 +124,6 @@ def _compared_with_random(cosine: float, D: int, what: str) -> str:
     chance = random_cosine(D)
     if cosine < 0.9 * chance:
         return f"The {what} are more orthogonal than random directions."
-    if cosine <= 1.1 * chance:
+    if cosine <= CHANCE * chance:
         return f"The {what} are as orthogonal as random directions, no more."
     return f"The {what} are less orthogonal than random directions: they share directions."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from depict.analysis.base import Result
 from depict.analysis.perturbation import READINGS, SEEDS, TRANSFORMATIONS, Row, find_row
+from depict.analysis.verdict import Verdict, by_share, together
 from depict.config.paper import PERTURBATION
 
-TITLE = "How robust is the model to perturbations of its decoder?"
+TITLE = "Does the model survive perturbations of its decoder?"
 ABOUT = (
     "The paper perturbs trained decoders in four ways (table “Investigating robustness”): 1) P O_K mixes all bases of "
     "an attention layer by a random orthogonal matrix; 2) P'_h O_M does so within each head; 3) Ortho(P'_h) replaces "
@@ -32,6 +33,21 @@ PAPER = (
     )
     + "."
 )
+
+
+def verdict(result: Result) -> Verdict:
+    """Which part of the mIoU is left after the transformations, or after the least noise if there are none."""
+    rows = result.data["rows"]
+    unperturbed, mix, _, ortho = (find_row(rows, kind) for kind in TRANSFORMATIONS)
+    assert unperturbed is not None
+    if mix and ortho:
+        changed = {"P O_K": mix["mean"], "Ortho(P'_h)": ortho["mean"]}
+    else:
+        least = min((row for row in rows if row["sigma"]), key=lambda row: row["sigma"])
+        changed = {f"noise of {least['reading']} {least['sigma']:g}": least["mean"]}
+    left = [by_share(score / unperturbed["mean"]) if unperturbed["mean"] else "holds" for score in changed.values()]
+    scores = ", ".join(f"{100 * score:.1f} % after {change}" for change, score in changed.items())
+    return Verdict(together(*left), f"mIoU {100 * unperturbed['mean']:.1f} %; {scores}")
 
 
 def findings(result: Result) -> list[str]:

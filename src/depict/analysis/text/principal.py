@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from depict.analysis.base import Result
 from depict.analysis.principal import DIRECTIONS, METHODS, MeasuredSegments
+from depict.analysis.verdict import Verdict, by_share, together
 
-TITLE = "Does PCA segment the image, and does each layer make it easier?"
+TITLE = "Do the layers make it easier for PCA to segment the image?"
 ABOUT = (
     f"The first {DIRECTIONS} principal directions of an image's patch embeddings are used as centroids, and each patch "
     "is assigned to the direction u with the largest |u·z| (paper, figures “Image Segmentation via PCA and DEPICT”). "
@@ -26,6 +27,27 @@ CAPTIONS = {
 }
 
 
+def verdict(result: Result) -> Verdict:
+    """On which share of the images PCA segments Z_L1 better than Z0, and into fewer segments."""
+    measured = result.measured
+    if not measured.scores:
+        return Verdict("does not apply", "the images have no ground truth")
+    if measured.stages[-1] == "Z0":
+        return Verdict("does not apply", "no step of this decoder moves Z")
+    fewer, better, images = _claims("PCA", measured)
+    before, after = (measured.means()[stage, "PCA"]["best_match_miou"] for stage in ("Z0", measured.stages[-1]))
+    number = f"better on {better}, fewer segments on {fewer} of {images} images; best-match mIoU {100 * before:.1f} % "
+    return Verdict(together(by_share(better / images), by_share(fewer / images)), f"{number}→ {100 * after:.1f} %")
+
+
+def _claims(method: str, measured: MeasuredSegments) -> tuple[int, int, int]:
+    """On how many images Z_L1 has fewer segments than Z0, on how many better ones, and of how many images."""
+    pairs = list(zip(measured.scores["Z0", method], measured.scores[measured.stages[-1], method], strict=True))
+    fewer = sum(before.over_segmentation > after.over_segmentation for before, after in pairs)
+    better = sum(before.best_match_miou < after.best_match_miou for before, after in pairs)
+    return fewer, better, len(pairs)
+
+
 def findings(result: Result) -> list[str]:
     """How each method changes from Z0 to Z_L1."""
     measured = result.measured
@@ -43,12 +65,10 @@ def _change(method: str, measured: MeasuredSegments) -> str:
     before, after = means[first], means[last]
     claims = "."
     if method != "k-means":
-        pairs = list(zip(measured.scores[first], measured.scores[last], strict=True))
-        fewer = sum(b.over_segmentation > a.over_segmentation for b, a in pairs)
-        better = sum(b.best_match_miou < a.best_match_miou for b, a in pairs)
+        fewer, better, images = _claims(method, measured)
         claims = (
-            f". The paper's claim that PCA over-segments Z0 more than Z_L1 holds in {fewer} of {len(pairs)} images, "
-            f"the claim that it segments Z_L1 better than Z0 in {better}."
+            f". The paper's claim that PCA over-segments Z0 more than Z_L1 holds in {fewer} of {images} images, the "
+            f"claim that it segments Z_L1 better than Z0 in {better}."
         )
     return (
         f"{method}: from Z0 to Z_L1 ({measured.stages[-1]}), the over-segmentation index changes from "
