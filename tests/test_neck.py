@@ -54,7 +54,9 @@ def test_multiply_adds_are_those_that_pytorch_counts():
     with FlopCounterMode(display=False) as counter:
         neck([stem(images), torch.randn(1, 2, 4, 4)], (8, 16))
     norms = 5 * (8 * 16 * 64 + 2 * 4 * 4)  # PyTorch does not count them
-    assert stem.multiply_adds((32, 64)) + neck.multiply_adds([(8, 16), (2, 4)]) == counter.get_total_flops() // 2 + norms
+    assert (
+        stem.multiply_adds((32, 64)) + neck.multiply_adds([(8, 16), (2, 4)]) == counter.get_total_flops() // 2 + norms
+    )
 
 
 @pytest.mark.parametrize(
