@@ -24,10 +24,24 @@ def processes() -> Iterator[tuple[int, int, int]]:
 
     torch.distributed.init_process_group()
     try:
-        yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
-        torch.distributed.barrier()  # a process that exits early closes connections that others still read from
+        with lost_process_errors():
+            yield torch.distributed.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0))
+            torch.distributed.barrier()  # a process that exits early closes connections that others still read from
     finally:
         torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def lost_process_errors() -> Iterator[None]:
+    """One line instead of the traceback of a library if another process has ended while this one waits for it."""
+    try:
+        yield
+    except RuntimeError as error:  # Gloo raises nothing more special
+        if not any(library in str(error).lower() for library in ("gloo", "nccl")):
+            raise
+        raise UserError(
+            "another process has ended, so this one cannot go on: its own message says why; start all of them again."
+        ) from error
 
 
 def best_device() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from depict.cli import main
 from depict.model import create_model
 from depict.runs import save
 from depict.segment import outputs as outputs_module
-from support.several_processes import torchrun
+from support.several_processes import start_processes, torchrun
 from support.strange_files import account, make_mixed
 from support.video import make_video
 
@@ -288,20 +287,14 @@ def test_processes_that_torchrun_ends_leave_nothing_half_written(run, tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (1500, 1500)).save(tmp_path / name)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "depict.cli", "segment", str(run), str(tmp_path), "--out", str(out)]
+    command = ["-m", "depict.cli", "segment", run, tmp_path, "--out", out]
     command += ["--probabilities", "--multiscale"]  # written as they are computed, which takes long
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | shared | {"RANK": rank}) for rank in "01"
-    ]
+    started = start_processes(command, command)
     while all(one.poll() is None for one in started) and len(list(out.rglob(".*.part.npz"))) < 2:
         time.sleep(0.01)
     for one in started:
         one.terminate()
-    error = [one.communicate()[1].decode() for one in started]
+    error = [one.communicate()[1] for one in started]
     assert [one.returncode for one in started] == [143, 143], error
     assert not list(out.rglob(".*"))
 

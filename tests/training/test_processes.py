@@ -1,6 +1,7 @@
-"""Trainings in processes of their own: killed, interrupted, on a full disk, two at once, started by launchers."""
+"""Trainings in processes of their own: killed, interrupted, on a full disk, several at once, started by launchers."""
 
 import os
+import pty
 import resource
 import signal
 import subprocess
@@ -11,13 +12,10 @@ from PIL import Image
 
 import depict
 from depict.runs import read_metrics
-from support.several_processes import torchrun
+from support.several_processes import ENVIRONMENT, start_processes, torchrun
 from support.trainings import assert_same_run, losses, saved_state, scores, small_command
 
 pytestmark = pytest.mark.slow
-
-# Sums are rounded in another order with another number of threads: bit for bit means with the same number.
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 # Runs `depict` with the arguments, and ends itself by a signal before or during step NUMBER of the training.
 ENDS_ITSELF = """
@@ -93,6 +91,39 @@ def test_ctrl_c_saves_everything_and_the_same_command_resumes(pictures, tmp_path
     assert_resumes(pictures, tmp_path, uninterrupted)
 
 
+WAITS_FOR_A_HANGUP = """
+import sys, time
+from depict import cli
+from depict.training.loop import Trainer
+
+step = Trainer._step
+
+def watched(trainer, *arguments):
+    if trainer.progress.iteration + 1 == 3:  # a step of an epoch's end, which prints the validation
+        print("close the terminal", flush=True)
+        while not trainer.stop_signals.requested:
+            time.sleep(0.01)
+    return step(trainer, *arguments)
+
+Trainer._step = watched
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_closed_terminal_saves_everything_and_the_same_command_resumes(pictures, tmp_path, uninterrupted):
+    words = [*long_command(pictures, tmp_path), "--validate-every", "1"]
+    child, terminal = pty.fork()  # the new process has a terminal of its own
+    if not child:
+        os.execve(sys.executable, [sys.executable, "-c", WAITS_FOR_A_HANGUP, *words], ENVIRONMENT)
+    printed = b""
+    while b"close the terminal" not in printed:
+        printed += os.read(terminal, 1000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert saved_state(tmp_path)["iteration"] == 3
+    assert_resumes(pictures, tmp_path, uninterrupted)
+
+
 def test_a_full_disk_is_one_line_and_the_last_good_state_stays(pictures, tmp_path, uninterrupted):
     run("-c", ENDS_ITSELF, "step", "4", "SIGKILL", *long_command(pictures, tmp_path))
     good = (tmp_path / "state" / "last.pt").read_bytes()
@@ -133,6 +164,31 @@ def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_p
     assert "the weights became inf or nan at step 1, with the images" in reported[0]
     assert reported[0].count("train") >= 4  # of both processes
     assert not (tmp_path / "two" / "state").exists()
+
+
+def test_three_processes_resume_bit_for_bit(pictures, tmp_path):
+    """Sums of three numbers are rounded by their order, those of two are not."""
+    (tmp_path / "depict_until.py").write_text(ENDS_ITSELF)
+    for out, moments in (("whole", []), ("broken", ["2"])):
+        words = small_command(pictures, tmp_path / out, "--epochs", "3", "--batch", "6", "--save-every", "1")
+        for number in moments:
+            program = (tmp_path / "depict_until.py", "step", number, "SIGTERM")
+            assert torchrun(*words, processes=3, program=program).returncode != 0
+            assert saved_state(tmp_path / out)["iteration"] == int(number)
+        result = torchrun(*words, processes=3)
+        assert result.returncode == 0, result.stderr[-3000:]
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_process_that_is_killed_ends_the_others_with_one_line(pictures, tmp_path):
+    words = long_command(pictures, tmp_path)
+    started = start_processes(["-m", "depict.cli", *words], ["-c", ENDS_ITSELF, "step", "4", "SIGKILL", *words])
+    error = started[0].communicate(timeout=300)[1]
+    assert started[1].wait() == -signal.SIGKILL
+    assert started[0].returncode == 2
+    assert error.splitlines()[-1].startswith("depict: another process has ended, so this one cannot go on")
+    assert "Traceback" not in error
+    assert saved_state(tmp_path)["iteration"] == 2
 
 
 def test_accelerate_launch_starts_it_unchanged(pictures, tmp_path):

@@ -59,7 +59,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_everything_and_the_training_resumes(pictures, tmp_path, monkeypatch, uninterrupted, name):
     with (
         monkeypatch.context() as patch,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,14 +82,21 @@ class Checkpoint:
     def restore(self) -> Progress:
         """Restore what was saved and return how far it had come; without a save, change nothing."""
         values = load_state(self.out)
-        try:
+        with self._foreign_state_errors():
             iteration = int(values["iteration"]) if values is not None else 0
-            if len(set(gather_object([iteration]))) > 1:
-                raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
-            return Progress() if values is None else self._restore(values)
-        except UserError:
-            raise
-        except Exception as error:  # of a state that does not fit, wherever it is noticed
+        if len(set(gather_object([iteration]))) > 1:
+            raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
+        if values is None:
+            return Progress()
+        with self._foreign_state_errors():
+            return self._restore(values)
+
+    @contextlib.contextmanager
+    def _foreign_state_errors(self) -> Iterator[None]:
+        """One line for a state that does not fit, wherever that is noticed."""
+        try:
+            yield
+        except Exception as error:
             if is_out_of_memory(error):
                 raise
             raise foreign_state(self.out) from error

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from depict.config.schema import TrainConfig
-from depict.devices import KINDS, best_device
+from depict.devices import KINDS, best_device, lost_process_errors
 from depict.errors import UserError
 
 
@@ -25,7 +25,8 @@ def running_engine(settings: TrainConfig, out: Path) -> Iterator[Accelerator]:
     # backward pass took 8 times as long. They count as 0 in this thread and those that it starts.
     torch.set_flush_denormal(True)
     try:
-        yield accelerator
+        with lost_process_errors():
+            yield accelerator
     finally:
         torch.set_flush_denormal(False)
         accelerator.end_training()

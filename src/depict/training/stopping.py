@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import threading
 from types import FrameType
@@ -13,8 +15,9 @@ class InterruptedTraining(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM set `requested`, for the loop to stop after the current step; a second Ctrl-C stops at once.
+    """Ctrl-C, SIGTERM and a closed terminal (SIGHUP) set `requested`, for the loop to stop after the current step.
 
+    A second Ctrl-C stops at once. A signal that is ignored, as SIGHUP under nohup, stays ignored.
     A context manager that restores the former handlers. Only the main thread may set handlers; in
     other threads it does nothing.
     """
@@ -25,7 +28,10 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self.former = {name: signal.signal(name, self._request) for name in (signal.SIGINT, signal.SIGTERM)}
+            names = [signal.SIGINT, signal.SIGTERM]
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                names.append(signal.SIGHUP)
+            self.former = {name: signal.signal(name, self._request) for name in names}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -35,4 +41,17 @@ class StopSignals:
     def _request(self, number: int, _: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            _leave_closed_terminal()
         self.requested = True
+
+
+def _leave_closed_terminal() -> None:
+    """Print to nowhere if the terminal is gone: a failing print would end the training before it is saved."""
+    for output in (1, 2):
+        poll = select.poll()
+        poll.register(output, select.POLLOUT)
+        if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, output)
+            os.close(nowhere)
