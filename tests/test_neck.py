@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from depict import UserError, create_model
-from depict.neck import Neck, Stem
+from depict.neck import Neck, Stem, pack, unpack
 
 SMALL = "test_efficientnet"
 
@@ -110,3 +110,27 @@ def test_several_blocks_are_the_outputs_of_those_blocks():
 def test_a_stem_at_another_stride_is_refused():
     with pytest.raises(UserError, match="--neck.stem adds detail at stride 4: use --stride 4, not 8"):
         create_model("linear", "test_vit", num_classes=2, image_size=32, stem=True, stride=8)
+
+
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=3),
+)
+def test_unpacking_undoes_packing_and_a_cell_holds_what_lies_in_it(grid, shapes):
+    given_levels = [torch.randn(2, grid[0] * rows, grid[1] * columns, dim) for rows, columns, dim in shapes]
+    features = pack(given_levels, grid)
+    assert features.shape == (2, grid[0] * grid[1], sum(rows * columns * dim for rows, columns, dim in shapes))
+    assert all(map(torch.equal, unpack(features, grid, shapes), given_levels))
+    rows, columns, dim = shapes[0]
+    first_cell = given_levels[0][0, :rows, :columns].flatten()
+    assert torch.equal(features[0, 0, : rows * columns * dim], first_cell)
+
+
+@pytest.mark.parametrize(
+    "options", [{"encoder": SMALL, "stride": 4}, {"encoder": "test_vit"}, {"encoder": "test_vit", "stride": 6}]
+)
+def test_the_head_makes_the_masks_of_the_features_that_are_kept(options):
+    model = create_model("linear", num_classes=3, image_size=(48, 70), **options).eval()
+    images = torch.randn(2, 3, 48, 70)
+    with torch.no_grad():
+        assert torch.allclose(model.head()(*model.features(images)), model.masks(images), atol=1e-6)

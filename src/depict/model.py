@@ -23,7 +23,7 @@ from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow, padded_s
 from depict.inference.torch_backend import Network, eval_mode
 from depict.inference.torch_predictor import TorchPredictor
 from depict.io.images import to_rgb
-from depict.neck import STEM_STRIDE, Neck, Stem, grid_settings
+from depict.neck import STEM_STRIDE, Neck, Stem, grid_settings, pack, unpack
 from depict.prediction import Prediction, predict
 
 if TYPE_CHECKING:
@@ -75,11 +75,6 @@ class SegmentationModel(nn.Module):
         return len(self.classes)
 
     @property
-    def patch_size(self) -> tuple[int, int]:
-        """Height and width of a token's cell in pixels."""
-        return self.stride
-
-    @property
     def mean(self) -> tuple[float, float, float]:
         """RGB mean in 0..1 for `normalize`."""
         return self.encoder.mean
@@ -118,6 +113,22 @@ class SegmentationModel(nn.Module):
         below, right = (-side % multiple for side, multiple in zip(images.shape[-2:], self.multiple, strict=True))
         padded = F.pad(images, (0, right, 0, below))
         return [*([self.stem(padded)] if self.stem else []), *self.encoder(padded)]
+
+    def features(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """All levels of a frozen encoder, to be kept: (B, N, F) for the cells of `multiple` pixels, and their grid."""
+        height, width = padded_size((images.shape[-2], images.shape[-1]), self.multiple)
+        grid = (height // self.multiple[0], width // self.multiple[1])
+        return pack(self.levels(images), grid), grid
+
+    @property
+    def level_shapes(self) -> list[tuple[int, int, int]]:
+        """For each level, its rows and columns in a cell of `multiple` pixels, and its dimension."""
+        sides = [(self.multiple[0] // height, self.multiple[1] // width) for height, width in self.encoder.strides]
+        return [(*side, dim) for side, dim in zip(sides, self.encoder.dims, strict=True)]
+
+    def head(self) -> nn.Module:
+        """What follows the encoder, as a module of its own: the masks of `features`."""
+        return self.decoder if self.neck is None else Head(self)
 
     def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
@@ -217,6 +228,23 @@ class SegmentationModel(nn.Module):
     def layout(self, height: int, width: int) -> Layout:
         """The sizes of an image of height x width on its way to the network."""
         return self.sliding_window().layout(height, width)
+
+
+class Head(nn.Module):
+    """Neck and decoder without the encoder: packed features (B, N, F) on a grid -> masks (B, C, h, w)."""
+
+    def __init__(self, model: SegmentationModel):
+        super().__init__()
+        self.neck, self.decoder = model.neck, model.decoder
+        self.level_shapes = model.level_shapes
+        self.cells = (model.multiple[0] // model.stride[0], model.multiple[1] // model.stride[1])
+
+    def forward(self, features: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Masks on the grid of tokens, from features on the `grid` of `SegmentationModel.features`."""
+        levels = unpack(features, grid, self.level_shapes)
+        tokens = (grid[0] * self.cells[0], grid[1] * self.cells[1])
+        assert self.neck is not None
+        return self.decoder(self.neck(levels, tokens), tokens)
 
 
 def create_model(

@@ -8,9 +8,11 @@ commutes with an interpolation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -80,6 +82,31 @@ class Stem(nn.Sequential):
         """Multiply-adds of both convolutions for one image of `size` pixels."""
         pixels, half = size[0] * size[1], self.dim // 2
         return pixels // 4 * 9 * 3 * half + pixels // 16 * 9 * half * self.dim
+
+
+def pack(levels: Sequence[Tensor], grid: Size) -> Tensor:
+    """Levels (B, h, w, D_l) as one feature vector (B, N, F) for each of the N cells of a coarser `grid`.
+
+    Every level must divide evenly into the cells. `unpack` undoes it.
+    """
+    parts = []
+    for level in levels:
+        rows, columns = level.shape[1] // grid[0], level.shape[2] // grid[1]
+        if _size(level) != (rows * grid[0], columns * grid[1]):
+            sizes = f"{level.shape[1]} x {level.shape[2]} features do not divide into {grid[0]} x {grid[1]} cells"
+            raise UserError(f"the features of this encoder cannot be cached: {sizes}.")
+        cells = level.unflatten(1, (grid[0], rows)).unflatten(3, (grid[1], columns)).transpose(2, 3)
+        parts.append(cells.flatten(3).flatten(1, 2))
+    return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+
+def unpack(features: Tensor, grid: Size, shapes: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+    """The levels of `pack`; `shapes` are their rows and columns within a cell, and their dimensions."""
+    parts = features.unflatten(1, grid).split([math.prod(shape) for shape in shapes], -1)
+    return [
+        part.unflatten(-1, shape).transpose(2, 3).flatten(1, 2).flatten(2, 3)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 def grid_settings(encoder: Encoder, stride: int | None, dim: int | None, stem: bool) -> tuple[int | None, int | None]:

@@ -38,7 +38,7 @@ def test_a_decoder_gives_the_same_masks_from_the_cache_as_from_the_image(tmp_pat
 def test_a_part_of_the_grid_comes_with_the_labels_of_its_cells(tmp_path, image_size):
     model, dataset = small(image_size), photographs(tmp_path / "data")
     cache = opened(model, dataset, tmp_path / "cache")
-    assert (cache.grid, cache.patch_size) == ((4, 6), (8, 8))
+    assert (cache.grid, cache.cell) == ((4, 6), (8, 8))
     for view in (View(), View(True), View(False, 1, 2), View(True, 2, 3)):
         whole = cache.batch([0, 1, 2, 3], [View(view.mirrored)] * 4)
         part = cache.batch([0, 1, 2, 3], [view] * 4, (2, 3))

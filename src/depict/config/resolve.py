@@ -161,8 +161,8 @@ def _grid(config: Config, image_size: tuple[int, int]) -> tuple[int | None, Neck
             image_size=image_size, stride=config.stride, **{k: v for k, v in options.items() if k != "freeze"}
         )
     stride, dim = grid_settings(encoder, config.stride, config.neck.dim, config.neck.stem)
-    if dim is not None and config.train.cache_features:
-        raise UserError("--cache-features works with plain ViTs on their own patch grid only: omit it.")
+    if config.neck.stem and config.train.cache_features:
+        raise UserError("--neck.stem needs the images, which --cache-features does not read again: omit one of them.")
     return stride, NeckConfig(dim, config.neck.stem)
 
 

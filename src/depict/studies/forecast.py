@@ -100,11 +100,11 @@ def _measure(config: ResolvedConfig, validation: Dataset) -> tuple[float, float]
     shape = (config.train.batch, *model.image_size)
     labels = torch.randint(model.num_classes, shape, device=model.device, dtype=torch.uint8)
     optimizer = create_optimizer(model, config.train, 1e-6)
-    features = model.tokens(images) if config.train.cache_features else None
+    features = model.features(images) if config.train.cache_features else None
     times = []
     for _ in range(1 + MEASURED_STEPS):  # the first warms up
         start = time.perf_counter()
-        masks = model.decoder(*features) if features else model.masks(images)
+        masks = model.head()(*features) if features else model.masks(images)
         summed, pixels = cross_entropy(masks, labels, model.multiple)
         optimizer.zero_grad()
         (summed / pixels).backward()

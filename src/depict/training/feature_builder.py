@@ -34,7 +34,7 @@ from depict.inference.preprocess import resize_image
 from depict.inference.torch_backend import eval_mode
 from depict.io.checksums import tensors_checksum
 from depict.io.files import need_space, write_json
-from depict.training.feature_cache import META, Arrays, FeatureCache, cache_arrays, read_cache, token_grid
+from depict.training.feature_cache import META, Arrays, FeatureCache, cache_arrays, feature_grid, read_cache
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -92,7 +92,8 @@ def encoder_key(model: SegmentationModel) -> str:
     encoder = dataclasses.asdict(model.config.encoder)
     for irrelevant in ("pretrained", "drop_path", "freeze"):  # the weights themselves are hashed below
         encoder.pop(irrelevant)
-    digest = hashlib.sha256(f"{sorted(encoder.items())!r} {model.mean!r} {model.std!r}\n".encode())
+    settings = (sorted(encoder.items()), model.encoder.strides, model.multiple, model.mean, model.std)
+    digest = hashlib.sha256(f"{settings!r}\n".encode())
     digest.update(tensors_checksum(model.encoder.state_dict()).encode())
     return digest.hexdigest()
 
@@ -155,7 +156,7 @@ def _description(model: SegmentationModel, dataset: Dataset) -> dict[str, Any]:
         "data": dataset.name,
         "split": dataset.split,
         "images": len(dataset),
-        "grid": token_grid(model),
+        "grid": feature_grid(model),
     }
 
 
@@ -198,7 +199,7 @@ def _write_arrays(
                 padded[:height, :width] = labels.numpy()
                 write("labels", padded)
                 write("sizes", np.array([height, width], np.int32))
-            tokens = model.tokens(pixels.flatten(0, 1).to(model.device))[0].half().cpu()
+            tokens = model.features(pixels.flatten(0, 1).to(model.device))[0].half().cpu()
             if not tokens.isfinite().all():
                 names = f"'{dataset.name_of(start)}' to '{dataset.name_of(start + count - 1)}'"
                 raise UserError(f"the encoder gives infinite or undefined features for {names}: check its weights.")

@@ -39,13 +39,13 @@ class FeatureBatch(NamedTuple):
     """One process's share of a step; it may be empty in the last step of an epoch."""
 
     tokens: Tensor
-    """float32 (B, N, D): Z0 of the images or of their mirror images."""
+    """float32 (B, N, F): `SegmentationModel.features` of the images or of their mirror images."""
     labels: Tensor
     """uint8 (B, H, W), 255 = ignored; (H, W) is the model's window, or the part of it that `grid` covers."""
     indices: Tensor
     """int64 (B,): which samples of the data set."""
     grid: tuple[int, int]
-    """(h, w): tokens are its cells row by row, N = h * w."""
+    """(h, w): features are of its cells row by row, N = h * w."""
 
 
 class View(NamedTuple):
@@ -62,11 +62,11 @@ class FeatureCache:
 
     folder: Path
     grid: tuple[int, int]
-    """(h, w): tokens are its cells row by row, N = h * w."""
-    patch_size: tuple[int, int]
+    """(h, w): features are of its cells row by row, N = h * w."""
+    cell: tuple[int, int]
     """(height, width) of a cell in pixels."""
     tokens: Tensor
-    """float16 (n, 2, N, D): of the image, and of its mirror image; (n, 1, N, D) without mirror images."""
+    """float16 (n, 2, N, F): of the image, and of its mirror image; (n, 1, N, F) without mirror images."""
     labels: Tensor
     """uint8 (n, H, W) of the image."""
     sizes: Tensor
@@ -81,7 +81,7 @@ class FeatureCache:
         """These samples, each in its view of `grid` cells; by default of the whole grid."""
         h, w = grid = grid or self.grid
         window = self.labels.shape[1:]
-        height, width = (min(most, n * patch) for most, n, patch in zip(window, grid, self.patch_size, strict=True))
+        height, width = (min(most, n * patch) for most, n, patch in zip(window, grid, self.cell, strict=True))
         tokens = torch.empty(len(indices), h, w, self.tokens.shape[-1])
         labels = torch.full((len(indices), height, width), IGNORE, dtype=torch.uint8)
         for number, (index, (mirrored, top, left)) in enumerate(zip(indices, views, strict=True)):
@@ -92,7 +92,7 @@ class FeatureCache:
             if mirrored:  # the image alone: its padding stays on the right
                 image_width = int(self.sizes[row, 1])
                 full = torch.cat([full[:, :image_width].flip(-1), full[:, image_width:]], 1)
-            y, x = top * self.patch_size[0], left * self.patch_size[1]
+            y, x = top * self.cell[0], left * self.cell[1]
             part = full[y : y + height, x : x + width]
             labels[number, : part.shape[0], : part.shape[1]] = part
         return FeatureBatch(tokens.flatten(1, 2), labels, torch.tensor(indices, dtype=torch.int64), grid)
@@ -101,7 +101,7 @@ class FeatureCache:
         """A view of `grid` cells anywhere on the image; mirrored with probability 1/2 if `flip`."""
         mirrored = bool(generator.random() < 0.5) and flip
         corner = []
-        for n, size, patch in zip(grid, self.sizes[self.rows[index]].tolist(), self.patch_size, strict=True):
+        for n, size, patch in zip(grid, self.sizes[self.rows[index]].tolist(), self.cell, strict=True):
             corner.append(int(generator.integers(0, max(0, -(-size // patch) - n), endpoint=True)))
         return View(mirrored, *corner)
 
@@ -146,19 +146,24 @@ def read_cache(folder: Path, model: SegmentationModel, images: int, mirrored: bo
             tensors[name] = torch.from_numpy(array)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return FeatureCache(folder, token_grid(model), model.patch_size, **tensors, rows=range(images))
+    return FeatureCache(folder, feature_grid(model), model.multiple, **tensors, rows=range(images))
 
 
 def cache_arrays(model: SegmentationModel, images: int, mirrored: bool) -> Arrays:
     """The arrays of a cache of this many images, and of as many mirror images."""
     return {
-        "tokens": ("float16", (images, 1 + mirrored, math.prod(token_grid(model)), model.encoder.dim)),
+        "tokens": ("float16", (images, 1 + mirrored, *feature_shape(model))),
         "labels": ("uint8", (images, *model.image_size)),
         "sizes": ("int32", (images, 2)),
     }
 
 
-def token_grid(model: SegmentationModel) -> tuple[int, int]:
-    """Rows and columns of tokens of the model's window."""
-    height, width = padded_size(model.image_size, model.patch_size)
-    return height // model.patch_size[0], width // model.patch_size[1]
+def feature_grid(model: SegmentationModel) -> tuple[int, int]:
+    """Rows and columns of cells of the model's window: of patches, or of what a hierarchical encoder needs."""
+    height, width = padded_size(model.image_size, model.multiple)
+    return height // model.multiple[0], width // model.multiple[1]
+
+
+def feature_shape(model: SegmentationModel) -> tuple[int, int]:
+    """N and F: the cells of the model's window, and the features of a cell."""
+    return math.prod(feature_grid(model)), sum(math.prod(shape) for shape in model.level_shapes)

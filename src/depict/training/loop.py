@@ -97,7 +97,7 @@ class Trainer:
         cached = self.settings.cache_features
         self.cache = open_cache(self.model, training, mirrored=config.data.flip) if cached else None
         self.windows = WindowCache(self.model, rank=rank) if cached else None
-        trained: nn.Module = self.model.decoder if self.cache else self.model
+        trained: nn.Module = self.model.head() if self.cache else self.model
         optimizer = create_optimizer(trained, self.settings, self.settings.lr)
         self.average = ModelEmaV3(self.model, self.settings.ema) if self.settings.ema else None
         network = torch.compile(trained) if self.settings.compile else trained

@@ -25,7 +25,7 @@ from depict.errors import UserError
 from depict.inference.torch_backend import Network
 from depict.io.files import need_space
 from depict.training.feature_builder import MAKE_ROOM, default_folder, encoder_key
-from depict.training.feature_cache import token_grid
+from depict.training.feature_cache import feature_grid, feature_shape
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -43,8 +43,8 @@ class WindowCache:
     """
 
     def __init__(self, model: SegmentationModel, folder: Path | None = None, rank: int = 0):
-        self.window, self.grid = model.image_size, token_grid(model)
-        self.shape = (math.prod(self.grid), model.encoder.dim)
+        self.window, self.grid = model.image_size, feature_grid(model)
+        self.shape = feature_shape(model)
         self.record = HASH + CHECKSUM + 2 * math.prod(self.shape)
         self.folder = default_folder() if folder is None else Path(folder)
         key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
@@ -81,17 +81,17 @@ class WindowCache:
         def masks(images: Tensor) -> Tensor:
             if tuple(images.shape[-2:]) != self.window:
                 return model.masks(images)
-            return model.decoder(self._tokens(model, images), self.grid)
+            return model.head()(self._features(model, images), self.grid)
 
         return masks
 
-    def _tokens(self, model: SegmentationModel, images: Tensor) -> Tensor:
-        """Z0 (B, N, D) of windows (B, 3, h, w), rounded to float16, on their device."""
+    def _features(self, model: SegmentationModel, images: Tensor) -> Tensor:
+        """Features (B, N, F) of windows (B, 3, h, w), rounded to float16, on their device."""
         keys = [hashlib.blake2b(image.numpy().data, digest_size=HASH).digest() for image in images.contiguous().cpu()]
         known = [self._read(key) for key in keys]
         new = [number for number, tokens in enumerate(known) if tokens is None]
         if new:
-            for number, tokens in zip(new, model.tokens(images[new])[0].half().cpu(), strict=True):
+            for number, tokens in zip(new, model.features(images[new])[0].half().cpu(), strict=True):
                 known[number] = tokens
                 self._write(keys[number], tokens)
         return torch.stack([tokens for tokens in known if tokens is not None]).to(images.device).float()
@@ -103,7 +103,7 @@ class WindowCache:
             self.places[file.read(HASH)] = (file, number * self.record + HASH)
 
     def _read(self, key: bytes) -> Tensor | None:
-        """The tokens float16 (N, D) of a window, or None if they are not there, or damaged."""
+        """The tokens float16 (N, F) of a window, or None if they are not there, or damaged."""
         if key not in self.places:
             return None
         file, start = self.places[key]
