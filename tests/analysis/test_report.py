@@ -100,7 +100,7 @@ def pictures(tmp_path_factory):
 
 
 @pytest.mark.parametrize("labeled", [True, False])
-@pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "segmenter", "linear"])
+@pytest.mark.parametrize("decoder", ["depict_sa", "depict_ca", "depict_us", "cbt", "segmenter", "linear"])
 def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(pictures, decoder, labeled):
     images = create_dataset("scenes", split="val") if labeled else pictures
     done = run_analyses(tiny_model(decoder), images, [0, 1], choose_analyses(None))

@@ -10,13 +10,22 @@ from torch import Tensor
 
 from depict.analysis.base import Analysis, Result, Sample
 from depict.decoders.base import Decoder
+from depict.inference.sliding import Layout
 
 
 def analyze_tokens(analysis: type[Analysis], decoder: Decoder, *images: Tensor, name: str = "depict_sa") -> Result:
     """The result on images of these patch tokens (N, D); the decoder is in evaluation mode."""
     classes = [f"class {index}" for index in range(decoder.num_classes)]
     config = SimpleNamespace(decoder=SimpleNamespace(name=name))
-    model = SimpleNamespace(decoder=decoder.eval(), classes=classes, num_classes=len(classes), config=config)
+    model = SimpleNamespace(
+        decoder=decoder.eval(),
+        classes=classes,
+        num_classes=len(classes),
+        palette=[(0, 0, 0)] * len(classes),
+        config=config,
+        stride=(1, 1),
+        layout=lambda height, width: Layout(*[(height, width)] * 4),
+    )
     running = analysis(model)  # type: ignore[arg-type]
     for Z in images:
         with torch.no_grad():

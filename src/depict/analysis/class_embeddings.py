@@ -127,7 +127,9 @@ class ClassEmbeddings(Analysis):
     def compute(self) -> Result:
         """Cosines within and between classes, dimensions, and the score of the union of subspaces."""
         if not self.images:
-            return Result(skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings.")
+            return Result(
+                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that depend on the image."
+            )
         Q, present = torch.stack(self.images), torch.stack(self.present)
         repeated = [index for index in range(Q.shape[1]) if present[:, index].sum() >= 2]
         if len(repeated) < 2:

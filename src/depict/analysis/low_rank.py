@@ -73,7 +73,9 @@ class LowRank(Analysis):
     def compute(self) -> Result:
         """Mean rates, and on how many images the inequality holds."""
         if not self.names:
-            return Result(skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings.")
+            return Result(
+                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that depend on the image."
+            )
         final = {form: torch.stack(rates) for form, rates in self.final.items()}
         depths = {form: torch.stack(rates) for form, rates in self.depths.items()}
         numbers: dict[str, float | None] = {}

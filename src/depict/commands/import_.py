@@ -22,7 +22,7 @@ def main(
     cross_heads: Annotated[int | None, flag("as --heads")] = None,
     data: Annotated[str | None, flag("the YAML's", "NAME")] = None,
 ) -> int:
-    """Convert an official DEPICT-SA, DEPICT-CA, CBT or Segmenter checkpoint into a run.
+    """Convert an official DEPICT, CBT or Segmenter checkpoint into a run.
 
     The architecture is read from the tensors; variant.yml adds what they do not determine. The file is
     loaded as data, never as code. The exit code is 1 if some tensors have no place in the model.

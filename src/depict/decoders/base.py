@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from depict.decoders.blocks import LAYER_NORM, SubBlock, init_linear_layers
-from depict.decoders.heads import CosineHead, Head, LinearHead, unit
+from depict.decoders.heads import CosineHead, Head, LinearHead, SubspacesHead, unit
 from depict.errors import UserError
 
 Grid = tuple[int, int]
@@ -52,6 +52,8 @@ class Trace:
     """Final patch embeddings of unit length, (B, N, D). With the cosine head, masks = mask_norm(Z_unit @ Q_unit^T)."""
     Q_unit: Tensor | None = None
     """Final class embeddings of unit length, (B, C, D); None in a decoder that does not refine them."""
+    energies: Tensor | None = None
+    """What each direction of each class adds to the logits, (B, N, C, K), with the head subspaces."""
     grid: Grid = (0, 0)
     """Rows and columns of patches, h * w = N."""
     masks: Tensor | None = None
@@ -138,6 +140,7 @@ class PatchDecoder(Decoder):
         """Masks (B, C, h, w) of the final patches Z (B, N, D)."""
         if trace is not None:
             trace.Z_unit = unit(Z)
+            trace.energies = self.head.energies(Z) if isinstance(self.head, SubspacesHead) else None
         logits = self.head(Z) if isinstance(self.head, nn.Linear) else self.head(Z, self.class_embeddings)
         return logits.mT.unflatten(-1, grid)
 
@@ -168,9 +171,10 @@ class ClassEmbeddingDecoder(Decoder):
 
     def masks(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
         """Masks (B, C, h, w) of the final patches Z (B, N, D) and classes Q (B, C, D)."""
+        head = self.get_submodule(self.head_name)
         if trace is not None:
             trace.Z_unit, trace.Q_unit = unit(Z), unit(Q)
-        head = self.get_submodule(self.head_name)
+            trace.energies = head.energies(Z) if isinstance(head, SubspacesHead) else None
         if not isinstance(head, CosineHead):
             Q = self.dim**-0.5 * Q  # both are of length sqrt(D) about, and logits should start near 1
         return head(Z, Q).mT.unflatten(-1, grid)

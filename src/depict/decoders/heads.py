@@ -79,11 +79,14 @@ class SubspacesHead(Head):
     def forward(self, Z: Tensor, Q: Tensor) -> Tensor:
         """Logits (B, N, C)."""
         Z = Z.shape[-1] ** 0.5 * unit(Z)
-        return Z @ Q.mT + self.energies(Z).sum(-1) + self.bias
+        return Z @ Q.mT + self._energies(Z).sum(-1) + self.bias
 
     def energies(self, Z: Tensor) -> Tensor:
         """w_ck (u_ck . z)^2, what each direction adds to the logit of its class: (B, N, D) -> (B, N, C, K)."""
-        along = (Z @ self.directions.flatten(0, 1).mT).unflatten(-1, self.weights.shape)
+        return self._energies(Z.shape[-1] ** 0.5 * unit(Z))
+
+    def _energies(self, z: Tensor) -> Tensor:
+        along = (z @ self.directions.flatten(0, 1).mT).unflatten(-1, self.weights.shape)
         return along.square() * self.weights
 
     def multiply_adds(self, N: int, D: int) -> int:

@@ -102,11 +102,11 @@ def part_colors(truth: Labels, parts: Labels, palette: Sequence[Color]) -> dict[
         if part not in matches:
             label = int(table.classes[table.counts[:, column].argmax()])
             extra[label] = extra.get(label, 0) + 1
-            colors[part] = _shade(palette[label], extra[label])
+            colors[part] = shade(palette[label], extra[label])
     return colors
 
 
-def _shade(color: Color, number: int) -> Color:
+def shade(color: Color, number: int) -> Color:
     """Lighter for odd and darker for even numbers, more so with each pair."""
     target, share = (255 if number % 2 else 0), min(0.8, 0.3 + 0.15 * ((number - 1) // 2))
     red, green, blue = (round((1 - share) * value + share * target) for value in color)

@@ -1,0 +1,66 @@
+"""Figures of the directions of classes: maps of the first images, and how often each direction is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from depict.analysis.base import Result
+from depict.analysis.class_directions import DirectionMap, MeasuredDirections
+from depict.analysis.figures.principal import maps_of_images, shade
+from depict.analysis.principal import thumbnail
+from depict.data.palette import Color
+from depict.viz.patches import on_pixels, paint
+from depict.viz.style import COLORS, add_grid
+
+MAX_CLASSES = 30
+
+
+def figures(result: Result) -> dict[str, Figure]:
+    """Maps of the first images, and the shares of the directions."""
+    measured: MeasuredDirections = result.measured
+    drawn = {"shares": shares_by_class(measured)}
+    if measured.images:
+        drawn["images"] = maps_of_images([panels(image, measured.palette) for image in measured.images])
+    return drawn
+
+
+def panels(image: DirectionMap, palette: Sequence[Color]) -> dict[str, np.ndarray]:
+    """The image, its classes, and its directions as shades of the class colors."""
+    classes = dict(enumerate(palette))
+    count = int(image.directions.max()) + 1
+    shades = {
+        label * count + k: color if k == 0 else shade(color, k)
+        for label, color in classes.items()
+        for k in range(count)
+    }
+
+    def enlarged(values: np.ndarray, colors: dict[int, Color]) -> np.ndarray:
+        return thumbnail(on_pixels(paint(values, colors), image.size, image.cells))
+
+    return {
+        "input": image.image,
+        "classes": enlarged(image.labels, classes),
+        "directions": enlarged(image.labels * count + image.directions, shades),
+    }
+
+
+def shares_by_class(measured: MeasuredDirections) -> Figure:
+    """A bar for each of the most frequent predicted classes, divided by the directions of its patches."""
+    patches = measured.counts.sum(1)
+    shown = [index for index in patches.argsort(descending=True).tolist() if patches[index] > 0][:MAX_CLASSES]
+    figure = Figure(figsize=(6.5, 0.8 + 0.24 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    start = np.zeros(len(shown))
+    for k in range(measured.counts.shape[1]):
+        share = 100 * (measured.counts[shown, k] / patches[shown]).numpy()
+        axes.barh(range(len(shown)), share, left=start, color=COLORS[k % len(COLORS)], label=f"direction {k + 1}")
+        start += share
+    axes.set_yticks(range(len(shown)), [measured.names[index] for index in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 100), xlabel="patches of the class (%)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=8)
+    add_grid(axes, "x")
+    return figure

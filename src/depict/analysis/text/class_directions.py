@@ -1,0 +1,45 @@
+"""Report text: the directions of classes in the head `subspaces`."""
+
+from __future__ import annotations
+
+from depict.analysis.base import Result
+
+TITLE = "Which direction of its class does a patch belong to?"
+ABOUT = (
+    "The head “subspaces” gives each class a few directions uₖ, and adds their energies wₖ (uₖ · z)² to the logit of a "
+    "patch z. So a class is a subspace and not a single direction, as the paper's appendix argues. A patch belongs to "
+    "the direction of its predicted class with the largest |wₖ (uₖ · z)²|. A direction with a negative weight is one "
+    "that patches of the class should not have. This analysis, which is not in the paper, counts the directions, shows "
+    "where they are in the images, and measures what the squares decide: the predicted class is compared with that of "
+    "the same logits without them."
+)
+CAPTIONS = {
+    "shares": "The most frequent predicted classes, each divided by the directions that its patches belong to.",
+    "images": "The directions are shades of the color of the class: the first has the color itself, the second is "
+    "lighter, the third darker, and so on.",
+}
+
+
+def findings(result: Result) -> list[str]:
+    """What the squares decide, then how many directions are in use and whether they differ."""
+    numbers, rows = result.numbers, result.data["classes"]
+    changed, right, without = list(numbers.values())[:3]
+    accuracy = (
+        f" {right:.1f} % of the labeled patches get the right class, without the squares {without:.1f} %."
+        if right is not None
+        else ""
+    )
+    used = next(value for name, value in numbers.items() if name.startswith("directions in use"))
+    within = numbers["mean |cosine| of two directions of a class"]
+    most = max(rows, key=lambda row: row["directions_used"])
+    cosine = (
+        ""
+        if within is None
+        else f" Two directions of a class have a mean |cosine| of {within:.2f}; random ones have "
+        f"{numbers['the same for random directions']:.2f}."
+    )
+    return [
+        f"Without the squares, {changed:.1f} % of the patches get another class.{accuracy}",
+        f"An average patch is in a class that uses {used:.1f} of {len(rows[0]['shares'])} directions (effective "
+        f"number); {most['class']} uses most, {most['directions_used']:.1f}.{cosine}",
+    ]
