@@ -10,7 +10,7 @@ from PIL import Image
 from depict.analysis.low_rank import LowRank
 from depict.analysis.runner import ANALYSES
 from depict.cli import main
-from depict.commands.analyze import open_images, short_names
+from depict.commands.analyze import open_images
 from depict.errors import UserError
 from depict.runs import save
 from support.tiny_model import tiny_model
@@ -113,27 +113,6 @@ def test_a_report_inside_the_folder_of_pictures_is_skipped_even_through_a_link(t
         Image.linear_gradient("L").save(tmp_path / "pictures" / file)
     found = open_images(tiny_model(), "run", None, None, tmp_path / "link", tmp_path / "pictures" / "out")
     assert [found.name_of(index) for index in range(len(found))] == ["one"]
-
-
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        (["runs/a", "runs/b/"], ["a", "b"]),
-        (
-            ["one/cells/seed0", "two/cells/seed0", "two/cells/seed1"],
-            ["one-cells-seed0", "two-cells-seed0", "two-cells-seed1"],
-        ),
-        (["hf-hub:user/name@v2", "runs/name"], ["name-v2", "name"]),
-        (["runs/A", "runs/x/a"], ["runs-A", "x-a"]),
-    ],
-)
-def test_runs_get_the_shortest_distinct_names(paths, names):
-    assert short_names(paths) == names
-
-
-def test_a_run_given_twice_is_refused():
-    with pytest.raises(UserError, match="given twice"):
-        short_names(["runs/a", "runs/../runs/a"])
 
 
 @pytest.mark.parametrize(

@@ -190,3 +190,34 @@ def test_a_logit_gain_scales_the_masks_at_the_start(name):
 def test_all_step_sizes_can_start_at_one_value(name):
     trace = build(name, {"step_size": 0.2}).unroll(torch.randn(1, 12, 64), (3, 4))
     assert [round(step.step_size.item(), 6) for step in trace.steps] == [0.2] * len(trace.steps)
+
+
+@every_decoder
+def test_stopping_after_the_last_step_gives_the_result_itself(name, options):
+    decoder, Z = build(name, options), torch.randn(2, 12, 64)
+    trace = decoder.unroll(Z, (3, 4))
+    assert torch.equal(decoder.stop_after(trace, len(trace.steps)).masks, trace.masks)
+
+
+@pytest.mark.parametrize("name", ["depict_sa", "segmenter"])
+def test_stopping_early_gives_the_result_of_a_decoder_without_the_later_layers(name):
+    decoder, Z = build(name, {"layers": 3}), torch.randn(2, 12, 64)
+    trace = decoder.unroll(Z, (3, 4))
+    blocks = len(decoder.layers) // 3
+    for layers in (2, 1):
+        decoder.layers = decoder.layers[: layers * blocks]
+        stopped = decoder.stop_after(trace, layers * blocks)
+        expected = decoder.unroll(Z, (3, 4))
+        assert torch.equal(stopped.masks, expected.masks)
+        assert torch.equal(stopped.Z_unit, expected.Z_unit)
+
+
+def test_stopping_depict_ca_before_its_cross_layers_uses_the_class_embeddings_as_they_start():
+    decoder, Z = build("depict_ca", {"layers": 2, "cross_layers": 2}), torch.randn(2, 12, 64)
+    trace = decoder.unroll(Z, (3, 4))
+    decoder.cross_layers = decoder.cross_layers[:1]
+    assert torch.equal(decoder.stop_after(trace, 3).masks, decoder(Z, (3, 4)))
+    decoder.cross_layers = decoder.cross_layers[:0]
+    assert torch.equal(decoder.stop_after(trace, 2).masks, decoder(Z, (3, 4)))
+    decoder.layers = decoder.layers[:1]
+    assert torch.equal(decoder.stop_after(trace, 1).masks, decoder(Z, (3, 4)))

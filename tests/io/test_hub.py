@@ -12,6 +12,7 @@ import depict
 from depict.encoders import create_encoder
 from depict.errors import UserError
 from depict.io import hub
+from depict.io.hub import short_names
 from depict.runs import save
 from support.fake_hub import use_hub
 from support.tiny_model import tiny_model
@@ -77,3 +78,24 @@ def test_a_name_that_is_not_one_of_the_hub_is_refused(name):
 def test_results_about_a_run_on_the_hub_go_to_the_current_folder(tmp_path):
     assert hub.output_folder("hf-hub:anna/model") == Path()
     assert hub.output_folder(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/a", "runs/b/"], ["a", "b"]),
+        (
+            ["one/cells/seed0", "two/cells/seed0", "two/cells/seed1"],
+            ["one-cells-seed0", "two-cells-seed0", "two-cells-seed1"],
+        ),
+        (["hf-hub:user/name@v2", "runs/name"], ["name-v2", "name"]),
+        (["runs/A", "runs/x/a"], ["runs-A", "x-a"]),
+    ],
+)
+def test_runs_get_the_shortest_distinct_names(paths, names):
+    assert short_names(paths) == names
+
+
+def test_a_run_given_twice_is_refused():
+    with pytest.raises(UserError, match="given twice"):
+        short_names(["runs/a", "runs/../runs/a"])

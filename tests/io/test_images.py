@@ -198,3 +198,18 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
 def test_32_bit_values_do_not_depend_on_where_the_bands_end():
     values = np.random.default_rng(0).integers(0, 65536, (1200, 1 << 10), dtype=np.int32)
     assert np.array_equal(to_rgb(Image.fromarray(values))[..., 1], np.round(values * (255 / 65535)))
+
+
+def test_a_picture_in_memory_is_read_as_from_its_file(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 12, 3), np.uint8))
+    picture.save(tmp_path / "turned.png", exif=exif)
+    data = (tmp_path / "turned.png").read_bytes()
+    assert (images.decode_image(data, ("PNG",), 96) == read_image(tmp_path / "turned.png")).all()
+    with pytest.raises(UserError, match="12 x 8 pixels are more than the limit of 95: scale it down"):
+        images.decode_image(data, ("PNG",), 95)
+    with pytest.raises(UserError, match="the picture is not a readable image"):
+        images.decode_image(data, ("JPEG",), 96)
+    with pytest.raises(UserError, match="cannot read the picture: "):
+        images.decode_image(data[: len(data) // 2], ("PNG",), 96)

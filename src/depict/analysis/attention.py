@@ -53,8 +53,8 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
-class _View:
-    """An image with the size at which the network sees it."""
+class View:
+    """An image and the size at which the network sees it as a whole."""
 
     image: np.ndarray
     layout: Layout
@@ -100,7 +100,7 @@ def attention_maps(
         raise unknown("class", class_name, model.classes)
     if at is not None and not (0 <= at[0] < width and 0 <= at[1] < height):
         raise UserError(f"the position {at[0]},{at[1]} (x, y) is outside the image of {width} x {height} pixels.")
-    view = _view(model, image)
+    view = whole_view(model, image)
     patch, query = None, "class token" if class_name is None else f"class {class_name}"
     if at is not None:
         patch, query = view.patch_at(*at, height, width), f"patch at {at[0]},{at[1]}"
@@ -115,28 +115,29 @@ def attention_maps(
     return maps, view.cells
 
 
-def _view(model: SegmentationModel, image: np.ndarray) -> _View:
+def whole_view(model: SegmentationModel, image: np.ndarray) -> View:
     """The image at the model's own size, or smaller if that has more than `MAX_PATCHES` patches."""
     layout = model.layout(image.shape[0], image.shape[1])
-    while math.prod((view := _View(image, layout, model)).grid) > MAX_PATCHES:
+    while math.prod((view := View(image, layout, model)).grid) > MAX_PATCHES:
         height, width = (max(1, int(0.95 * length)) for length in layout.size)
         layout = layout._replace(resized=(height, width), size=(height, width))
     return view
 
 
-def _tokens(model: SegmentationModel, view: _View) -> tuple[Tensor, tuple[int, int]]:
+def view_tokens(model: SegmentationModel, view: View) -> tuple[Tensor, tuple[int, int]]:
+    """Z0 (1, N, D) of the image, and its grid."""
     return model.tokens(model.network_input(view.image, view.layout)[None])
 
 
 def _decoder_attention(
-    model: SegmentationModel, view: _View, layer: int | None, class_name: str | None, patch: int | None
+    model: SegmentationModel, view: View, layer: int | None, class_name: str | None, patch: int | None
 ) -> list[LayerAttention]:
     if class_name is None and patch is None:
         raise UserError("the decoder needs a query: give --class NAME or --at X,Y, or --part encoder.")
     blocks = [block for block in sub_blocks(model.decoder) if block.has_attention]
     if not blocks:
         raise UserError(f"the decoder '{model.config.decoder.name}' has no attention; try --part encoder.")
-    inputs = _inputs(model.decoder, blocks, *_tokens(model, view))
+    inputs = _inputs(model.decoder, blocks, *view_tokens(model, view))
     patches = math.prod(view.grid)
     layers = []
     for index in _selected("layer", layer, len(blocks)):
@@ -169,7 +170,7 @@ def _inputs(decoder: Decoder, blocks: list[SubBlock], Z: Tensor, grid: tuple[int
 
 
 def _encoder_attention(
-    model: SegmentationModel, view: _View, layer: int | None, class_name: str | None, patch: int | None
+    model: SegmentationModel, view: View, layer: int | None, class_name: str | None, patch: int | None
 ) -> list[LayerAttention]:
     if class_name is not None:
         raise UserError("the encoder has no class queries: give --at X,Y, or --part decoder.")
@@ -195,7 +196,7 @@ def _encoder_attention(
     try:
         for module in modules.values():
             module.fused_attn = False
-        _tokens(model, view)
+        view_tokens(model, view)
     finally:
         for index, module in modules.items():
             module.fused_attn = fused[index]

@@ -44,13 +44,21 @@ def patch_maps(Z: Floats, grid: tuple[int, int], directions: int, centered: bool
     """Segment embeddings Z (N, D) on a grid with N patches."""
     _, energy = principal_directions(Z, directions, centered)
     labels = {"PCA": pca_segments(Z, directions, centered), "k-means": kmeans(Z, directions)}
-    components = (Z - Z.mean(0)) @ principal_directions(Z, 3, centered=True)[0].T
-    low, high = np.percentile(components, (1, 99), axis=0)
-    scaled = ((components - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    scaled = np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1])))  # fewer than three dimensions
     return PatchMaps(
         dimension=Z.shape[1],
         energy=energy.tolist(),
         labels={method: parts.reshape(grid) for method, parts in labels.items()},
-        components=scaled.reshape(*grid, 3),
+        components=as_colors(components(Z)).reshape(*grid, 3),
     )
+
+
+def components(Z: Floats) -> Floats:
+    """The first three principal components of the centered embeddings Z (N, D): (N, 3), zeros beyond D."""
+    values = (Z - Z.mean(0)) @ principal_directions(Z, 3, centered=True)[0].T
+    return np.pad(values, ((0, 0), (0, 3 - values.shape[1])))
+
+
+def as_colors(values: Floats) -> Floats:
+    """Components (N, 3), each scaled to 0..1 between its 1st and 99th percentile."""
+    low, high = np.percentile(values, (1, 99), axis=0)
+    return ((values - low) / np.maximum(high - low, 1e-12)).clip(0, 1)

@@ -63,6 +63,7 @@ def main(
     from depict.analysis.report import REPORT, write_report
     from depict.analysis.runner import choose_analyses
     from depict.devices import find_device
+    from depict.io.hub import short_names
     from depict.runs import stamp
 
     analyses = choose_analyses(only)
@@ -115,22 +116,6 @@ def analyze_run(
     shown = f"{done.images} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
     facts = describe(model, run, None if run.startswith(PREFIX) else Path(run), shown)
     return RunReport(folder.name, facts, sections, done.images, done.seconds)
-
-
-def short_names(runs: Sequence[str]) -> list[str]:
-    """A folder name for every run: its own, preceded by as many parents as make all names distinct."""
-    from depict.io.hub import PREFIX
-
-    paths = []
-    for run in runs:
-        hub = run.startswith(PREFIX)
-        path = Path(run.removeprefix(PREFIX).replace("@", "-")) if hub else Path(run).absolute().resolve()
-        paths.append([part for part in path.parts if part != path.anchor])
-    for length in range(1, max(map(len, paths)) + 1):
-        names = ["-".join(parts[-length:]) for parts in paths]
-        if len({name.casefold() for name in names}) == len(names):  # some file systems ignore case
-            return names
-    raise UserError(f"a run was given twice: {', '.join(runs)}.")
 
 
 def refuse_mixing(pictures: Path, out: Path, names: Sequence[str]) -> None:

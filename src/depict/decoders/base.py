@@ -92,6 +92,10 @@ class Decoder(nn.Module):
         trace.masks = self(Z, grid, trace)
         return trace
 
+    def stop_after(self, trace: Trace, depth: int) -> Trace:
+        """The result if only the first `depth` steps of `trace` were taken: `masks`, and `Z_unit`, `Q_unit` if any."""
+        raise NotImplementedError
+
     def multiply_adds(self, N: int) -> int:
         """Multiply-adds for one image of N patches, as the paper counts them (costs.py)."""
         raise NotImplementedError
@@ -128,10 +132,20 @@ class PatchDecoder(Decoder):
             before, Z = Z, layer(Z)
             if trace is not None:
                 trace.record(layer, (before,), Z, None)
+        return self.masks(Z, grid, trace)
+
+    def masks(self, Z: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
+        """Masks (B, C, h, w) of the final patches Z (B, N, D)."""
         if trace is not None:
             trace.Z_unit = unit(Z)
         logits = self.head(Z) if isinstance(self.head, nn.Linear) else self.head(Z, self.class_embeddings)
         return logits.mT.unflatten(-1, grid)
+
+    def stop_after(self, trace: Trace, depth: int) -> Trace:
+        """The result with only the first `depth` steps."""
+        stopped = Trace(grid=trace.grid)
+        stopped.masks = self.masks(trace.Z[depth], trace.grid, stopped)
+        return stopped
 
     def multiply_adds(self, N: int) -> int:
         """All layers on N patches, then the head."""
@@ -191,6 +205,13 @@ class JointDecoder(ClassEmbeddingDecoder):
     def inputs(self, X: Tensor, grid: Grid) -> tuple[Any, ...]:
         """The arguments of a layer for the tokens X (B, N + C, D); the grid does not matter unless overridden."""
         return (X,)
+
+    def stop_after(self, trace: Trace, depth: int) -> Trace:
+        """The result with only the first `depth` steps: the final norm and the masks follow as usual."""
+        stopped = Trace(grid=trace.grid)
+        X = torch.cat([trace.Z[depth], trace.Q[depth]], dim=1)
+        stopped.masks = self.masks(*self.split(self.norm(X)), trace.grid, stopped)
+        return stopped
 
     def project(self, Z: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of the tokens (B, N, token_dim); the tokens themselves unless overridden."""

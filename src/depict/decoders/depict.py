@@ -80,6 +80,13 @@ class DepictCA(ClassEmbeddingDecoder):
                 trace.record(layer, (before, Z), Z, Q)
         return self.masks(Z, self.class_norm(Q), grid, trace)
 
+    def stop_after(self, trace: Trace, depth: int) -> Trace:
+        """The result with only the first `depth` steps; in the trace, Z is normalized from the first MSCA step on."""
+        stopped = Trace(grid=trace.grid)
+        Z = trace.Z[depth] if depth > len(self.layers) else self.norm(trace.Z[depth])
+        stopped.masks = self.masks(Z, self.class_norm(trace.Q[depth]), trace.grid, stopped)
+        return stopped
+
     def multiply_adds(self, N: int) -> int:
         """MSSA on N patches, MSCA of C classes against them, then the masks."""
         refined = sum(layer.multiply_adds(N) for layer in self.layers)  # type: ignore[operator]

@@ -6,6 +6,7 @@ What comes from the hub is untrusted: only two files are fetched, plain YAML and
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from depict.errors import UserError, one_line
@@ -63,6 +64,20 @@ def connection_error(name: str) -> Exception | None:
 def output_folder(run: str | Path) -> Path:
     """The folder for results about a run: its own, or the current one for a run on the hub or a shipped model."""
     return Path() if str(run).startswith(PREFIX) or shipped_model(str(run)) else Path(run)
+
+
+def short_names(runs: Sequence[str]) -> list[str]:
+    """A name for every run: that of its folder, preceded by as many parents as make all names distinct."""
+    paths = []
+    for run in runs:
+        hub = run.startswith(PREFIX)
+        path = Path(run.removeprefix(PREFIX).replace("@", "-")) if hub else Path(run).absolute().resolve()
+        paths.append([part for part in path.parts if part != path.anchor])
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["-".join(parts[-length:]) for parts in paths]
+        if len({name.casefold() for name in names}) == len(names):  # some file systems ignore case
+            return names
+    raise UserError(f"a run was given twice: {', '.join(runs)}.")
 
 
 def check_name(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import stat
 import warnings
 from collections.abc import Iterator
@@ -55,28 +56,49 @@ def file_to_rgb(path: str | Path, image: Image.Image) -> np.ndarray:
 @contextlib.contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
     """Open an image file and check its format and size; any error inside the block becomes one line with its name."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
+    with _one_line(f"'{path}'"):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise UserError(f"'{path}' is not a file.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path)
-        with image:
+        if not status.st_size:
+            raise UserError(f"'{path}' is empty (0 bytes).")
+        with _open(path) as image:
             if image.format in EXTERNAL_FORMATS:
                 raise UserError(f"'{path}': {image.format} files are not supported: convert it to PNG.")
             if problem := _size_problem(*image.size):
                 raise UserError(f"'{path}': {problem}")
             yield image
+
+
+def decode_image(data: bytes, formats: tuple[str, ...], max_pixels: int) -> np.ndarray:
+    """RGB uint8 (H, W, 3) of an encoded picture in memory, of one of Pillow's `formats`, as from `read_image`."""
+    with _one_line("the picture", max_pixels), _open(io.BytesIO(data), formats) as image:
+        if problem := _size_problem(*image.size, max_pixels):
+            raise UserError(problem)
+        return to_rgb(image)
+
+
+def _open(file: Path | io.BytesIO, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Read the header of an image; the size is checked by the caller, without Pillow's warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(file, formats=formats)
+
+
+@contextlib.contextmanager
+def _one_line(name: str, most: int = MAX_PIXELS) -> Iterator[None]:
+    """Turn any error of a decoder into one line that names the picture."""
+    try:
+        yield
     except UserError:
         raise
     except UnidentifiedImageError as error:
-        empty = path.stat().st_size == 0
-        raise UserError(f"'{path}' {'is empty (0 bytes)' if empty else 'is not a readable image'}.") from error
+        raise UserError(f"{name} is not a readable image.") from error
     except Image.DecompressionBombError as error:
-        raise UserError(f"'{path}' has more than {MAX_PIXELS} pixels, the limit: scale it down.") from error
+        raise UserError(f"{name} has more than {most} pixels, the limit: scale it down.") from error
     except Exception as error:  # a damaged file can raise almost anything in a decoder
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"cannot read '{path}': {' '.join(text.split()).rstrip('.')}.") from error
+        raise UserError(f"cannot read {name}: {' '.join(text.split()).rstrip('.')}.") from error
 
 
 def to_rgb(image: ImageLike) -> np.ndarray:
@@ -127,12 +149,13 @@ def orientation(image: Image.Image) -> int:
     return image.getexif().get(0x0112, 1)
 
 
-def _size_problem(width: int, height: int) -> str | None:
+def _size_problem(width: int, height: int, most: int | None = None) -> str | None:
     """Why an image of this size is refused; None if it is not."""
+    most = most or MAX_PIXELS
     if width < 1 or height < 1:
         return f"an image of {width} x {height} pixels is empty."
-    if width * height > MAX_PIXELS:
-        return f"{width} x {height} pixels are more than the limit of {MAX_PIXELS}: scale it down."
+    if width * height > most:
+        return f"{width} x {height} pixels are more than the limit of {most}: scale it down."
     if max(width, height) > MAX_SIDE:
         return f"{width} x {height} pixels are longer than the limit of {MAX_SIDE}: cut it into pieces."
     return None
