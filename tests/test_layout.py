@@ -34,6 +34,7 @@ LAYERS = [
     "analysis",
     "studies",
     "interchange",
+    "web",
     "commands",
     "cli",
 ]

@@ -29,6 +29,7 @@ COMMANDS = {
     "import": "convert an official DEPICT or Segmenter checkpoint into a run",
     "export": "write a run as an ONNX file, checked against PyTorch",
     "push": "upload a run to the Hugging Face hub, with a model card",
+    "serve": "explore in a browser what a decoder does to a picture, step by step",
 }
 
 USAGE = """usage: depict COMMAND [options]

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -165,7 +165,7 @@ def predictions(predictor: Predictor, images: Iterable[ImageLike | str | Path]) 
 
 
 def write_probabilities(
-    path: Path,
+    file: Path | BinaryIO,
     names: Sequence[str],
     chosen: Sequence[int],
     size: tuple[int, int],
@@ -177,15 +177,15 @@ def write_probabilities(
     classes with the largest of them.
     """
     labels = np.empty(size, np.uint16)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open("classes.npy", "w") as file:
-            np.save(file, np.array([names[index] for index in chosen]))
-        with archive.open("probabilities.npy", "w", force_zip64=True) as file:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("classes.npy", "w") as part:
+            np.save(part, np.array([names[index] for index in chosen]))
+        with archive.open("probabilities.npy", "w", force_zip64=True) as part:
             header = {"descr": "<f2", "fortran_order": False, "shape": (*size, len(chosen))}
-            np.lib.format.write_array_header_1_0(file, header)
+            np.lib.format.write_array_header_1_0(part, header)
             for start, stop, band in bands:
                 labels[start:stop] = band.argmax(0)
-                file.write(band[list(chosen)].transpose(1, 2, 0).astype("<f2").tobytes())
+                part.write(band[list(chosen)].transpose(1, 2, 0).astype("<f2").tobytes())
     return labels
 
 

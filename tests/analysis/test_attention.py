@@ -133,11 +133,14 @@ def test_large_images_are_scaled_down_to_a_bounded_number_of_patches(monkeypatch
     assert cells[1] / cells[0] == pytest.approx(5 / 3, rel=0.05)
 
 
+MODEL = model()
+
+
 @given(st.integers(1, 300), st.integers(1, 300), st.data())
 def test_every_pixel_belongs_to_the_patch_that_covers_it(height, width, data):
     y, x = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     layout = Layout(*[(height, width)] * 4)
-    view = attention.View(np.zeros((height, width, 3), np.uint8), layout, (16, 16))
+    view = attention.View(np.zeros((height, width, 3), np.uint8), layout, MODEL)
     assert view.patch_at(x, y, height, width) == y // 16 * view.grid[1] + x // 16
 
 
