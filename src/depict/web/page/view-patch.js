@@ -57,7 +57,7 @@ function show(app) {
     return row;
   }));
   if (!answer.steps.length) $("heads").textContent = "No step of this decoder has attention among patches.";
-  else if (answer.steps.some(({ heads }) => heads.some(isSigned))) drawScale($("heads-scale"), SCALES.signed, "against", "toward");
+  else if (answer.steps.some(({ heads }) => heads.some(isSigned))) drawScale($("heads-scale"), SCALES.signed, "negative weight", "positive weight");
   else drawScale($("heads-scale"), SCALES.heat, "0", "the largest weight of the map");
   showCloseness(app);
 }
@@ -66,8 +66,9 @@ function headButton(app, head, place, index) {
   const { step } = answer.steps[place];
   const button = Object.assign(document.createElement("button"), { type: "button" });
   button.setAttribute("aria-pressed", chosen[0] === place && chosen[1] === index);
-  button.append(thumbnail(app, head), `head ${index + 1}, up to ${percent(head.scale)}`);
-  button.setAttribute("aria-label", `Step ${step + 1}, head ${index + 1}: strongest ${percent(head.scale)}`);
+  const text = `head ${index + 1}, up to ${percent(head.scale)}`;
+  button.append(thumbnail(app, head), text);
+  button.setAttribute("aria-label", `Step ${step + 1}, ${text}`);
   button.addEventListener("click", () => {
     chosen = [place, index];
     for (const each of $("heads").querySelectorAll("button")) each.setAttribute("aria-pressed", each === button);
