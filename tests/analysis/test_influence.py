@@ -17,6 +17,7 @@ GRID = (5, 7)
         ("depict_ca", {"heads": 3, "head_dim": 8}),
         ("depict_ca", {"heads": 3, "head_dim": 8, "operator": "exact"}),
         ("depict_us", {"heads": 3, "head_dim": 8}),
+        ("cbt", {"heads": 3, "head_dim": 8}),
         ("segmenter", {"heads": 4}),
         ("ablation", {"attention": "mhsa"}),
     ],

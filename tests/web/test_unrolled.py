@@ -12,7 +12,7 @@ from depict.web.unrolled import packed, token_colors, unroll
 from support.explorer import picture
 from support.tiny_model import tiny_model
 
-DECODERS = ["depict_sa", "depict_ca", "depict_us", "segmenter", "linear", "ablation"]
+DECODERS = ["depict_sa", "depict_ca", "depict_us", "cbt", "segmenter", "linear", "ablation"]
 
 
 def maps(unrolled, view):

@@ -127,7 +127,8 @@ def depth_facts(
         depths.append(
             {
                 "operator": step.operator,
-                "step_size": None if step.step_size is None else float(step.step_size.mean()),
+                # CBSA has a step per head, without a common sign.
+                "step_size": step.step_size.item() if step.step_size is not None and len(step.step_size) == 1 else None,
                 "moved": float(change.mean()),
                 "largest": float(moved[index + 1].max()),
                 "rates": None,

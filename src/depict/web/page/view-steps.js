@@ -82,7 +82,8 @@ function facts(app, index, operator, size, moved, rates) {
     parts.push(`In its ${rates.length} subspaces the coding rate ${rises ? "rises" : "falls"} from ${before.toFixed(1)} to ${after.toFixed(1)} nats on average,`);
     parts.push(agrees ? "as the sign of the step says." : "against the sign of the step: the step is so long that it overshoots.");
   } else if (!isCross(operator)) {
-    parts.push("This step is not derived from a coding rate, so it has no step size and no subspaces.");
+    parts.push(operator === "cbsa" ? "It compresses a few representatives and passes the change on; each head has its own step."
+      : "This step is not derived from a coding rate, so it has no step size and no subspaces.");
   }
   return parts.join(" ");
 }
