@@ -128,7 +128,7 @@ class ClassEmbeddings(Analysis):
         """Cosines within and between classes, dimensions, and the score of the union of subspaces."""
         if not self.images:
             return Result(
-                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that depend on the image."
+                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that vary by image."
             )
         Q, present = torch.stack(self.images), torch.stack(self.present)
         repeated = [index for index in range(Q.shape[1]) if present[:, index].sum() >= 2]

@@ -74,7 +74,7 @@ class LowRank(Analysis):
         """Mean rates, and on how many images the inequality holds."""
         if not self.names:
             return Result(
-                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that depend on the image."
+                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that vary by image."
             )
         final = {form: torch.stack(rates) for form, rates in self.final.items()}
         depths = {form: torch.stack(rates) for form, rates in self.depths.items()}

@@ -23,7 +23,9 @@ def figures(result: Result) -> dict[str, Figure]:
     measured: MeasuredDirections = result.measured
     drawn = {"shares": shares_by_class(measured)}
     if measured.images:
-        drawn["images"] = maps_of_images([panels(image, measured.palette) for image in measured.images])
+        present = sorted({int(label) for image in measured.images for label in np.unique(image.labels)})
+        legend = {measured.names[label]: measured.palette[label] for label in present}
+        drawn["images"] = maps_of_images([panels(image, measured.palette) for image in measured.images], legend)
     return drawn
 
 
