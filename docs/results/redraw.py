@@ -110,6 +110,33 @@ def tuning() -> str:
     return grid(["tuning_baselines", "tuning_depict"], rows)
 
 
+def union() -> str:
+    """Exact steps and class subspaces on the patches, next to the best trials of the other decoders."""
+    lines = lines_of("tuning_union")
+    labels = {
+        ("linear", "subspaces"): "class subspaces, no steps",
+        ("depict_us", "linear"): "two exact steps, then linear",
+        ("depict_us", "subspaces"): "**DEPICT-US**: two exact steps, then class subspaces",
+    }
+    body = []
+    for kind, label in labels.items():
+        own = [
+            line
+            for line in lines
+            if (line["label"].split(",")[0], line["settings"].get("decoder.head", "subspaces")) == kind
+        ]
+        body.append(_best_trial(label, own))
+    others = [line for study in ("tuning_baselines", "tuning_depict") for line in lines_of(study)]
+    body += [_best_trial(name, [line for line in others if line["decoder"] == name]) for name in NAMES.values()]
+    return markdown(["mIoU % on the held-out quarter", "best trial", "trials", "parameters", "GFLOPs"], body)
+
+
+def _best_trial(label: str, lines: Sequence[Line]) -> list[str]:
+    best = max(lines, key=lambda line: line["mean"])
+    sizes = [f"{best['parameters'] / 1e6:.3f} M", f"{best['multiply_adds'] / 1e9:.3f}"]
+    return [label, percent(best), str(len(lines)), *sizes]
+
+
 def own_images() -> str:
     """Rates and gains on other pictures."""
 
@@ -222,6 +249,7 @@ def ablation(group: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "tuning": tuning,
     "tuning_finetuned": tuning_finetuned,
+    "union": union,
     "frozen": lambda: decoders("frozen", "speed_frozen"),
     "finetuned": lambda: decoders("finetuned", "speed_finetuned"),
     "classes": classes,
