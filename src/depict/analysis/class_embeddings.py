@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from depict.analysis.base import Analysis, Result, Sample
+from depict.analysis.steps import why_no_class_embeddings
 from depict.data.dataset import IGNORE
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ class ClassEmbeddings(Analysis):
     def compute(self) -> Result:
         """Cosines within and between classes, dimensions, and the score of the union of subspaces."""
         if not self.images:
-            return Result(
-                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that vary by image."
-            )
+            return Result(skipped=why_no_class_embeddings(self.model.config.decoder.name))
         Q, present = torch.stack(self.images), torch.stack(self.present)
         repeated = [index for index in range(Q.shape[1]) if present[:, index].sum() >= 2]
         if len(repeated) < 2:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from depict.analysis.base import Analysis, Result, Sample
+from depict.analysis.steps import why_no_class_embeddings
 from depict.coding_rate import EPSILON, coding_rate
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class LowRank(Analysis):
     def compute(self) -> Result:
         """Mean rates, and on how many images the inequality holds."""
         if not self.names:
-            return Result(
-                skipped=f"The decoder '{self.model.config.decoder.name}' has no class embeddings that vary by image."
-            )
+            return Result(skipped=why_no_class_embeddings(self.model.config.decoder.name))
         final = {form: torch.stack(rates) for form, rates in self.final.items()}
         depths = {form: torch.stack(rates) for form, rates in self.depths.items()}
         numbers: dict[str, float | None] = {}

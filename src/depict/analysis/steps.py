@@ -92,3 +92,8 @@ def why_no_mssa(decoder: str) -> str:
         f"The decoder '{decoder}' has no MSSA step: its attention is not derived from a coding rate and has neither "
         "bases P nor a step size, so there is nothing to measure."
     )
+
+
+def why_no_class_embeddings(decoder: str) -> str:
+    """Why an analysis of refined class embeddings does not apply to this decoder."""
+    return f"The decoder '{decoder}' has no class embeddings that depend on the image."
