@@ -212,23 +212,29 @@ def write_probabilities(
     chosen: Sequence[int],
     size: tuple[int, int],
     bands: Iterable[tuple[int, int, np.ndarray]],
-) -> np.ndarray:
-    """Write `probabilities` float16 (H, W, chosen) and `classes` as .npz while the bands come; returns the labels.
+) -> None:
+    """Write `probabilities` float16 (H, W, chosen) and `classes` as .npz while the bands come.
 
-    `bands` are (start, stop, probabilities (C, stop - start, W)) from top to bottom; labels uint16 (H, W) are the
-    classes with the largest of them.
+    `bands` are (start, stop, probabilities (C, stop - start, W)) from top to bottom.
     """
-    labels = np.empty(size, np.uint16)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("classes.npy", "w") as part:
             np.save(part, np.array([names[index] for index in chosen]))
         with archive.open("probabilities.npy", "w", force_zip64=True) as part:
             header = {"descr": "<f2", "fortran_order": False, "shape": (*size, len(chosen))}
             np.lib.format.write_array_header_1_0(part, header)
-            for start, stop, band in bands:
-                labels[start:stop] = band.argmax(0)
+            for _, _, band in bands:
                 part.write(band[list(chosen)].transpose(1, 2, 0).astype("<f2").tobytes())
-    return labels
+
+
+def record_bands(
+    bands: Iterable[tuple[int, int, np.ndarray]], labels: np.ndarray, confidence: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Pass bands of probabilities on, and write the class with the largest and its value to `labels`, `confidence`."""
+    for start, stop, band in bands:
+        labels[start:stop] = band.argmax(0)
+        confidence[start:stop] = band.max(0)
+        yield start, stop, band
 
 
 def _unsigned(labels: np.ndarray) -> np.ndarray:

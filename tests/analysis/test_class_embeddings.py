@@ -101,4 +101,4 @@ def test_a_linear_decoder_has_no_class_embeddings():
     analysis.update(make_sample(model, Scenes(None, "val"), 0))
     result = analysis.compute()
     assert not result.numbers
-    assert result.skipped == "The decoder 'linear' has no class embeddings that vary by image."
+    assert result.skipped == "The decoder 'linear' has no class embeddings that depend on the image."

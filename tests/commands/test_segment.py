@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -18,9 +19,15 @@ from PIL import Image
 
 import depict
 from depict.cli import main
+from depict.commands import segment as segment_command
+from depict.io.coco import paint_annotations, read_coco
 from depict.model import create_model
 from depict.runs import save
 from depict.segment import outputs as outputs_module
+from depict.segment.collected import GAP, TILE
+from depict.segment.video import video_frames
+from depict.viz.overlays import OPACITY
+from support.geotiff import make_geotiff
 from support.several_processes import start_processes, torchrun
 from support.strange_files import account, make_mixed
 from support.video import make_video
@@ -312,15 +319,133 @@ def test_two_processes_share_the_pictures_and_write_one_summary(run, pictures, t
         np.testing.assert_array_equal(one, two)
 
 
-def test_a_video_gives_a_folder_of_frames(run, tmp_path):
+def test_a_video_gives_label_maps_of_its_frames_and_a_video_of_overlays(run, tmp_path):
     make_video(tmp_path / "clip.mp4", 3)
     assert segment(run, tmp_path / "clip.mp4", "--out", tmp_path / "out") == 0
     names = [f"{number:06d}.png" for number in (1, 2, 3)]
     assert sorted(path.name for path in (tmp_path / "out/labels/clip.mp4").iterdir()) == names
-    overlays = {read(tmp_path / "out/overlays/clip.mp4" / name).shape for name in names}
-    assert len(overlays) == 1  # or they would not make a video again
+    video = tmp_path / "out/overlays/clip.mp4"
+    frames = [frame for _, frame in video_frames(video)]
+    assert len(frames) == 3
+    assert frames[0].shape[0] > 48  # the legend
+    made = video.stat().st_mtime_ns
+    assert segment(run, tmp_path / "clip.mp4", "--out", tmp_path / "out") == 0
+    assert video.stat().st_mtime_ns == made  # nothing is new
+    (tmp_path / "out/labels/clip.mp4/000002.png").unlink()
+    assert segment(run, tmp_path / "clip.mp4", "--out", tmp_path / "out") == 0
+    assert video.stat().st_mtime_ns > made
     (tmp_path / "cut.mp4").write_bytes(b"no video")
     assert segment(run, tmp_path / "cut.mp4", "--out", tmp_path / "out") == 1
+
+
+def test_confidence_is_a_picture_and_a_score_and_sorts_the_summary_and_the_sheet(run, pictures, tmp_path, capsys):
+    out = tmp_path / "out"
+    for status in ("written", "kept"):
+        assert segment(run, pictures, "--out", out, "--sort", "confidence", "--sheet") == 0
+        rows = summary(out)["pictures"]
+        assert {row["status"] for row in rows} == {status}
+        assert [row["confidence"] for row in rows] == sorted(row["confidence"] for row in rows)
+        model = depict.load(run)
+        for row in rows:
+            levels = read(out / "confidence" / f"{row['name']}.png")
+            expected = model.predict(pictures / f"{row['name']}.png").confidence
+            np.testing.assert_allclose(levels / 255, expected, atol=0.003)
+            assert row["confidence"] == pytest.approx(expected.mean(), abs=0.002)
+        assert f"least certain: {rows[0]['name']} (" in capsys.readouterr().out
+    least, most = (read(pictures / f"{rows[index]['name']}.png") for index in (0, -1))
+    sheet = read(out / "contact_sheet.png")
+    for number, image in ((0, least), (2, most)):
+        tile = sheet[GAP:, GAP + number * (TILE + GAP) :][: image.shape[0], : image.shape[1]]
+        np.testing.assert_array_equal(
+            tile, read(out / "overlays" / f"{rows[number]['name']}.png")[: len(tile), : tile.shape[1]]
+        )
+
+
+def test_pictures_become_coco_annotations_that_give_back_the_label_maps(run, pictures, tmp_path):
+    pytest.importorskip("pycocotools")
+    pytest.importorskip("rasterio")
+    for kind in ("rle", "polygons"):
+        out = tmp_path / kind
+        assert segment(run, pictures, "--out", out, "--coco", kind, "--classes", "road,car") == 0
+        content = read_coco(out / "coco.json")
+        assert [entry["file_name"] for entry in content["images"]] == ["8.png", "9.png", "10.png"]
+        assert content["categories"] == [{"id": 2, "name": "road"}, {"id": 3, "name": "car"}]
+        assert [entry["id"] for entry in content["annotations"]] == list(range(1, len(content["annotations"]) + 1))
+        for entry in content["images"]:
+            own = [each for each in content["annotations"] if each["image_id"] == entry["id"]]
+            painted = paint_annotations(own, {2: 1, 3: 2}, entry["height"], entry["width"], 255)
+            np.testing.assert_array_equal(painted, read(out / "labels" / entry["file_name"]))
+
+
+def test_polygons_are_written_for_each_picture(run, pictures, tmp_path):
+    pytest.importorskip("rasterio")
+    assert segment(run, pictures, "--out", tmp_path / "out", "--polygons", "--classes", "road") == 0
+    features = json.loads((tmp_path / "out/polygons/8.geojson").read_text())["features"]
+    assert {each["properties"]["class"] for each in features} == {"road"}
+    pixels = sum(each["properties"]["pixels"] for each in features)
+    assert pixels == (read(tmp_path / "out/labels/8.png") == 1).sum()
+
+
+def test_a_georeferenced_tiff_gives_rasters_at_its_place(run, tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    small = np.random.default_rng(0).integers(1, 256, (6, 8, 3), np.uint8)
+    image = np.array(Image.fromarray(small).resize((160, 120)))
+    image[:, :20] = 0
+    make_geotiff(tmp_path / "field.tif", image.transpose(2, 0, 1), nodata=0)
+    out = tmp_path / "out"
+    for status in ("written", "kept"):
+        assert segment(run, tmp_path / "field.tif", "--out", out, "--polygons", "--confidence", "--coco", "rle") == 0
+        [row] = summary(out)["pictures"]
+        assert (row["status"], row["height"], row["width"]) == (status, 120, 160)
+        assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)  # of the pixels with data
+        assert 1 / 3 < row["confidence"] <= 1
+    expected = depict.load(run).predict(image)
+    with rasterio.open(tmp_path / "field.tif") as source, rasterio.open(out / "labels/field.tif") as written:
+        assert (written.crs, written.transform, written.nodata) == (source.crs, source.transform, 255)
+        labels = written.read(1)
+    np.testing.assert_array_equal(labels[:, 20:], expected.labels[:, 20:])
+    assert (labels[:, :20] == 255).all()
+    with rasterio.open(out / "confidence/field.tif") as written:
+        levels = written.read(1)
+    np.testing.assert_allclose(levels[:, 20:] / 255, expected.confidence[:, 20:], atol=0.003)
+    assert (levels[:, :20] == 0).all()
+    assert read(out / "overlays/field.png").shape[1] == 160
+    features = json.loads((out / "polygons/field.geojson").read_text())["features"]
+    assert sum(each["properties"]["pixels"] for each in features) == 120 * 140
+    assert features[0]["geometry"]["coordinates"][0][0][0] == pytest.approx(9, abs=0.01)
+    assert [entry["file_name"] for entry in read_coco(out / "coco.json")["images"]] == ["field.tif"]
+    (out / "labels/field.tif").write_bytes(b"damaged")
+    assert segment(run, tmp_path / "field.tif", "--out", out, "--polygons", "--confidence") == 0
+    assert summary(out)["pictures"][0]["status"] == "written"
+    assert segment(run, tmp_path / "field.tif", "--out", tmp_path / "other", "--probabilities") == 1
+
+
+def test_tiles_change_the_scale_and_are_part_of_the_settings(run, pictures, tmp_path, capsys):
+    model, out = depict.load(run), tmp_path / "out"
+    assert segment(run, pictures, "--out", out, "--tile", "20") == 0
+    expected = model.predict(pictures / "10.png", tile=20).labels
+    np.testing.assert_array_equal(read(out / "labels/10.png"), expected)
+    assert segment(run, pictures, "--out", out) == 2
+    assert "were made with another setting (tile: 20)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--opacity", "35"], "the opacity must be between 0 and 1, not 35.0."),
+        (["--tile", "0"], "--tile must be at least 1, not 0."),
+        (["--tile", "9", "--full-image"], "give --tile or --full-image, not both"),
+        (["--sheet", "--no-overlay"], "--sheet shows overlays: omit --no-overlay."),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused_before_any_work(run, pictures, tmp_path, capsys, flags, message):
+    assert segment(run, pictures, "--out", tmp_path / "out", *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_opacity_in_the_help_is_the_default_of_overlays():
+    assert inspect.signature(segment_command.main).parameters["opacity"].default == OPACITY
 
 
 def test_sixty_strange_files_are_all_accounted_for(run, tmp_path, capfd):

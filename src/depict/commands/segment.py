@@ -10,15 +10,17 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
 from depict.config.flags import Device, Folder, check_at_least, check_folder, flag, positional
 from depict.devices import processes
+from depict.terminal import say
 
 if TYPE_CHECKING:
     from depict.segment.inputs import Input
+    from depict.segment.outputs import Outputs
 
 
 def main(
@@ -27,9 +29,16 @@ def main(
     out: Folder,
     classes: Annotated[str | None, flag("all", "NAMES")] = None,
     overlay: bool = True,
+    opacity: float = 0.35,
+    confidence: bool = False,
+    sort: Literal["name", "confidence"] = "name",
+    sheet: bool = False,
+    polygons: bool = False,
+    coco: Literal["no", "rle", "polygons"] = "no",
     probabilities: bool = False,
     full_image: bool = False,
     multiscale: bool = False,
+    tile: Annotated[int | None, flag("whole pictures, resized as in training")] = None,
     overwrite: bool = False,
     compile: bool = False,
     device: Device = None,
@@ -45,18 +54,31 @@ def main(
         depict segment runs/mine photo.jpg --out out
         depict segment runs/mine holiday/ 'frames/*.png' clip.mp4 --out out
         depict segment mine.onnx holiday/ --out out --classes sky,road
+        depict segment runs/mine unlabeled/ --out out --sort confidence --sheet
+        depict segment runs/mine orthophoto.tif --out out --tile 1024 --polygons
 
     Args:
         model: A run folder, hf-hub:user/name, or a file from `depict export` (.onnx, which needs no torch).
         pictures: Files, folders (searched recursively) and patterns such as 'frames/*.png'. A video is read frame by
             frame if it is named itself (needs the extra `video`).
-        out: Folder for labels/NAME.png, overlays/NAME.png, probabilities/NAME.npz and summary.json. NAME is the path
+        out: Folder for labels/NAME.png, overlays/NAME.png, summary.json and what other flags ask for. NAME is the path
             below the common parent folder of all inputs.
         classes: Show and write only these classes, such as sky,road. Other pixels become 255 (65535 in 16 bits).
-        overlay: Write overlays.
+        overlay: Write overlays; those of a video's frames as a video, at the same frame rate.
+        opacity: Strength of the class colors in overlays, from 0 to 1.
+        confidence: Write the probability of the predicted class as confidence/NAME.png (0 to 255), and its mean to
+            the summary.
+        sort: Order of the summary and the contact sheet; confidence puts the least certain pictures first, which are
+            those to label next.
+        sheet: Draw the first 48 overlays side by side in contact_sheet.png.
+        polygons: Write the regions of each class as polygons/NAME.geojson (needs the extra `geo`).
+        coco: Write all label maps to coco.json: as run lengths, one per class, or as polygons, one per region
+            (needs the extra `coco`).
         probabilities: Write the probability of each class at each pixel: float16 (height, width, classes).
         full_image: Run the network on the full image at once instead of sliding windows.
         multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each with its mirror image.
+        tile: Short edge in pixels of the training images, for pictures that show much more than one of them, such as
+            orthophotos. Windows then slide over the picture at that scale. TIFFs may have any size.
         overwrite: Replace existing outputs.
         compile: Compile the network with torch.compile, which can pay off for many pictures.
         device: cpu, cuda, cuda:1 or mps.
@@ -64,25 +86,49 @@ def main(
     """
     from tqdm import tqdm
 
+    from depict.errors import UserError
+    from depict.io.coco import need_pycocotools
+    from depict.io.polygons import need_rasterio
+    from depict.segment.collected import FILES, write_coco, write_sheet
     from depict.segment.inputs import find_inputs
     from depict.segment.outputs import FOLDERS, Outputs, choose_classes
     from depict.segment.pipeline import segment_all
     from depict.segment.predictor import open_predictor
     from depict.segment.summary import FILE, Row, Summary
+    from depict.viz.overlays import check_opacity
 
     check_folder(out)
-    check_at_least(1, workers=workers)
-    inputs, ignored = find_inputs(pictures, out, output_names=(*FOLDERS, FILE))
+    check_at_least(1, workers=workers, tile=tile)
+    check_opacity(opacity)
+    if polygons or coco == "polygons":
+        need_rasterio("--polygons" if polygons else "--coco polygons")
+    if coco != "no":
+        need_pycocotools("--coco")
+    if sheet and not overlay:
+        raise UserError("--sheet shows overlays: omit --no-overlay.")
+    inputs, ignored = find_inputs(pictures, out, output_names=(*FOLDERS, *FILES, FILE))
     with processes() as (rank, world, local):
         predictor = open_predictor(
-            model, multiscale=multiscale, full_image=full_image, compile=compile, device=device, local=local
+            model, multiscale=multiscale, full_image=full_image, tile=tile, compile=compile, device=device, local=local
         )
         shown = choose_classes(predictor.classes, classes)
-        outputs = Outputs(out, predictor.classes, predictor.palette, shown, overlay, probabilities, overwrite)
+        outputs = Outputs(
+            out,
+            predictor.classes,
+            predictor.palette,
+            shown,
+            overlays=overlay,
+            confidence=confidence or sort == "confidence",
+            polygons=polygons,
+            probabilities=probabilities,
+            overwrite=overwrite,
+            opacity=opacity,
+        )
         settings = {
             "model": str(Path(model).absolute()) if Path(model).exists() else model,
             "multiscale": multiscale,
             "full_image": full_image,
+            "tile": tile,
             "classes": [predictor.classes[index] for index in shown],
             "legend": outputs.legend,
         }
@@ -107,10 +153,20 @@ def main(
                 summary.write(rows, ignored)
         if world > 1:
             rows = _gather(rows, world)
-            if rank == 0:
-                summary.write(rows, ignored)
         if rank == 0:
-            _report(rows, time.perf_counter() - started, len(ignored), summary.path)
+            # One process alone has already added its rows.
+            in_order = summary.write(rows if world > 1 else [], ignored, sort == "confidence")
+            written = [summary.path]
+            if overlay:
+                written += _write_videos(inputs, outputs, rows)
+            if sheet:
+                written.append(write_sheet(in_order, outputs))
+            if coco != "no":
+                path, left_out = write_coco(inputs, outputs, coco == "polygons")
+                written.append(path)
+                for name in left_out:
+                    say(f"depict: '{name}' is too large for a mask in {path.name} and is left out", error=True)
+            _report(rows, time.perf_counter() - started, len(ignored), written)
         return 1 if any(row["status"] == "failed" for row in rows) else 0
 
 
@@ -148,12 +204,33 @@ def _gather(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
     return [row for part in parts for row in part]
 
 
-def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, path: Path) -> None:
+def _write_videos(inputs: list[Input], outputs: Outputs, rows: list[dict[str, Any]]) -> list[Path]:
+    """Draw the overlays of videos with new frames, or whose overlays are missing."""
+    from depict.segment.collected import video_path, write_video
+    from depict.segment.summary import printable
+
+    new = {row["source"] for row in rows if row["status"] == "written"}
+    usable = {row["source"] for row in rows if row["status"] != "failed"}
+    paths = []
+    for video in (entry for entry in inputs if entry.video and printable(entry.path) in usable):
+        path = video_path(outputs, video)
+        if printable(video.path) in new or not path.is_file():
+            write_video(video, outputs)
+        paths.append(path)
+    return paths
+
+
+def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, written: list[Path]) -> None:
     count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
     text = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
     if ignored:
         text += f"; {ignored} other files ignored"
     if count["written"]:
         text += f" ({count['written'] / seconds:.2f} written per second)"
-    print(text)
-    print(f"written: {path}")
+    say(text)
+    certain = sorted((row["confidence"], row["name"]) for row in rows if "confidence" in row)
+    if len(certain) > 1:
+        least = ", ".join(f"{name} ({100 * score:.1f} %)" for score, name in certain[:3])
+        mean = sum(score for score, _ in certain) / len(certain)
+        say(f"confidence: {100 * mean:.1f} % on average; least certain: {least}")
+    say(f"written: {', '.join(map(str, written))}")

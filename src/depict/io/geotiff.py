@@ -63,9 +63,12 @@ def open_raster(path: Path) -> Iterator[DatasetReader]:
         raise UserError(f"cannot read '{path}': {one_line(error)}.") from error
 
 
-def read_rgb(raster: DatasetReader, window: Window | None = None) -> tuple[np.ndarray, np.ndarray]:
+def read_rgb(
+    raster: DatasetReader, window: Window | None = None, size: tuple[int, int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """uint8 RGB (H, W, 3) of a window, by default all, and where there is data, bool (H, W).
 
+    `size` (H, W) scales it down on the way, which takes little memory.
     The bands are those that the file calls red, green and blue, otherwise the first three, or the first of one or two.
     """
     from rasterio.enums import ColorInterp
@@ -77,8 +80,9 @@ def read_rgb(raster: DatasetReader, window: Window | None = None) -> tuple[np.nd
         bands = [1, 2, 3] if raster.count >= 3 else [1]
     else:
         raise UserError(f"'{raster.name}' has {raster.count} bands and does not say which are red, green and blue.")
-    values = np.moveaxis(raster.read(bands, window=window), 0, -1)
-    valid = raster.dataset_mask(window=window) > 0
+    shape = None if size is None else (len(bands), *size)
+    values = np.moveaxis(raster.read(bands, window=window, out_shape=shape), 0, -1)
+    valid = raster.dataset_mask(window=window, out_shape=size) > 0
     try:
         return to_rgb(np.where(valid[..., None], values, 0) if values.dtype.kind == "f" else values), valid
     except UserError as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from depict.errors import UserError
 from depict.io.files import atomic_path
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
 
 Feature = dict[str, Any]
 """A GeoJSON feature: `geometry` is a polygon, with holes; `properties` are class, label and pixels."""
@@ -41,6 +44,22 @@ def label_polygons(
     wanted = np.isin(labels, list(range(len(names)) if chosen is None else chosen))
     for geometry, value in features.shapes(labels, mask=wanted, connectivity=4):
         yield feature(geometry, int(value), names)
+
+
+def raster_polygons(raster: DatasetReader, names: Sequence[str], chosen: Sequence[int]) -> Iterator[Feature]:
+    """The regions of the classes `chosen` in a raster of labels of any size, in pixels.
+
+    It is read row by row: memory grows with the number and length of the polygons, not with the pixels.
+    """
+    import rasterio
+    from rasterio import features
+
+    a, b, c, d, e, f = raster.transform[:6]
+    to_pixels, corner = np.linalg.inv([(a, d), (b, e)]), (c, f)
+    for geometry, value in features.shapes(rasterio.band(raster, 1), connectivity=4):
+        if int(value) in chosen:  # traced in the raster's coordinates
+            rings = [np.rint((np.array(ring) - corner) @ to_pixels).tolist() for ring in geometry["coordinates"]]
+            yield feature(geometry | {"coordinates": rings}, int(value), names)
 
 
 def feature(geometry: dict[str, Any], label: int, names: Sequence[str]) -> Feature:

@@ -21,6 +21,9 @@ from depict.segment.video import check_installed
 VIDEOS = {".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
 """Suffixes of videos, which are read only if they are given by themselves."""
 
+OUTPUT_SUFFIXES = (".png", ".tif", ".npz", ".geojson")
+"""Suffixes of the outputs of a picture, which have its name: no folder may have the same."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -101,9 +104,11 @@ def _named(files: list[Path], root: Path) -> list[Input]:
     short = [path if path.suffix.lower() in VIDEOS else path.with_suffix("") for path in whole]
     uses = Counter(name for pair in zip(whole, short, strict=True) for name in {_key(path) for path in pair})
     folders = {_key(parent) for path in whole for parent in path.parents}
-    blocked = {folder[:-4] for folder in folders if folder.endswith((".png", ".npz"))}
+    blocked = {folder.removesuffix(end) for folder in folders for end in OUTPUT_SUFFIXES if folder.endswith(end)}
     inputs = []
     for file, full, path in zip(files, whole, short, strict=True):
+        while file.suffix.lower() in VIDEOS and f"{_key(path)}.mp4" in uses.keys() | folders:
+            path = path.with_name(path.name + "_")  # the overlays of clip.avi are clip.avi.mp4
         if file.suffix.lower() not in VIDEOS and (uses[_key(path)] > 1 or _key(path) in blocked):
             path = full
             while _key(path) in blocked or (path != full and _key(path) in uses):  # rare: any new name will do

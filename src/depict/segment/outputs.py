@@ -2,17 +2,21 @@
 
 FOLDER/labels/NAME.png           the class of each pixel
 FOLDER/overlays/NAME.png         the classes in colors over the picture, with a legend
+FOLDER/confidence/NAME.png       the probability of that class, 0 to 255
+FOLDER/polygons/NAME.geojson     the connected regions of each class
 FOLDER/probabilities/NAME.npz    `probabilities` float16 (H, W, C) and `classes`
+
+A raster (a georeferenced or very large TIFF, `raster.py`) gets labels/NAME.tif and confidence/NAME.tif. The frames of a
+video get one overlay, a video, and `collected.py` writes what is made of all pictures together.
 """
 
 from __future__ import annotations
 
 import functools
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -20,12 +24,15 @@ from PIL import Image
 from depict.errors import UserError, unknown
 from depict.io.files import atomic_path
 from depict.io.images import MAX_PIXELS
-from depict.viz.overlays import label_picture, overlay
+from depict.io.polygons import label_polygons, write_geojson
+from depict.prediction import write_probabilities
+from depict.viz.overlays import OPACITY, label_picture, overlay
 
-FOLDERS = ("labels", "overlays", "probabilities")
+FOLDERS = ("labels", "overlays", "confidence", "polygons", "probabilities")
 OTHER = "(other)"
 """Name of the pixels whose class is not shown."""
 Bands = Iterable[tuple[int, int, np.ndarray]]
+Kind = Literal["picture", "frame", "raster"]
 
 
 def choose_classes(classes: Sequence[str], text: str | None) -> tuple[int, ...]:
@@ -51,8 +58,11 @@ class Outputs:
     shown: tuple[int, ...]
     """Classes that are shown; pixels of others get the largest value of a label map, 255 or 65535."""
     overlays: bool = True
+    confidence: bool = False
+    polygons: bool = False
     probabilities: bool = False
     overwrite: bool = False
+    opacity: float = OPACITY
 
     @functools.cached_property
     def label_values(self) -> np.ndarray:
@@ -71,56 +81,87 @@ class Outputs:
             entries.append({"value": int(self.label_values.max()), "name": OTHER})
         return entries
 
-    def path(self, folder: str, name: str) -> Path:
-        """The output of a picture in one of FOLDERS."""
-        return self.folder / folder / f"{name}.{'npz' if folder == 'probabilities' else 'png'}"
+    def files(self, name: str, kind: Kind = "picture") -> dict[str, Path]:
+        """The outputs of a picture that are asked for, by their folder."""
+        image = "tif" if kind == "raster" else "png"
+        wanted = {
+            "labels": (True, image),
+            "overlays": (self.overlays and kind != "frame", "png"),
+            "confidence": (self.confidence, image),
+            "polygons": (self.polygons, "geojson"),
+            "probabilities": (self.probabilities, "npz"),
+        }
+        return {folder: self.folder / folder / f"{name}.{end}" for folder, (asked, end) in wanted.items() if asked}
 
-    def existing_labels(self, name: str) -> np.ndarray | None:
+    def complete(self, name: str, kind: Kind = "picture") -> bool:
+        """Whether all outputs of a picture exist and are to be kept."""
+        return not self.overwrite and all(path.is_file() for path in self.files(name, kind).values())
+
+    def existing_labels(self, name: str, kind: Kind = "picture") -> np.ndarray | None:
         """The label map of a picture, if all its outputs exist and are to be kept."""
-        folders = ["labels"] + ["overlays"] * self.overlays + ["probabilities"] * self.probabilities
-        if self.overwrite or not all(self.path(folder, name).is_file() for folder in folders):
-            return None
-        try:
-            with Image.open(self.path("labels", name)) as picture:
-                if picture.width * picture.height <= MAX_PIXELS and picture.mode in ("P", "I;16"):
-                    return np.asarray(picture)
-        except (OSError, SyntaxError, ValueError):
-            pass  # damaged: it is made again
-        return None
+        return read_picture(self.files(name, kind)["labels"], ("P", "I;16")) if self.complete(name, kind) else None
 
-    def write(self, name: str, image: np.ndarray, labels: np.ndarray, shares: dict[int, float]) -> None:
-        """Write overlay and label map of an image (H, W, 3) with the label values (H, W)."""
-        if self.overlays:
-            picture = overlay(image, labels, self.classes, self.palette, shares)
-            with atomic_path(self.path("overlays", name)) as temporary:
+    def existing_score(self, name: str, kind: Kind = "picture") -> dict[str, float]:
+        """The confidence of a picture whose outputs are kept, for the summary; nothing if none is asked for."""
+        path = self.files(name, kind).get("confidence")
+        levels = None if path is None else read_picture(path, ("L",))
+        return {} if levels is None else {"confidence": confidence_score(levels)}
+
+    def write(
+        self,
+        name: str,
+        kind: Kind,
+        image: np.ndarray,
+        labels: np.ndarray,
+        shares: dict[int, float],
+        confidence: np.ndarray | None,
+    ) -> None:
+        """Write the outputs of an image (H, W, 3) with label values (H, W) and confidence levels (H, W).
+
+        The probabilities are already written.
+        """
+        files = self.files(name, kind)
+        if "overlays" in files:
+            picture = overlay(image, labels, self.classes, self.palette, shares, self.opacity)
+            with atomic_path(files["overlays"]) as temporary:
                 picture.save(temporary, "png", compress_level=1)
-        with atomic_path(self.path("labels", name)) as temporary:
+        if confidence is not None:
+            with atomic_path(files["confidence"]) as temporary:
+                Image.fromarray(confidence).save(temporary, "png")
+        if "polygons" in files:
+            write_geojson(files["polygons"], label_polygons(labels, self.classes, self.shown))
+        with atomic_path(files["labels"]) as temporary:
             label_picture(labels, self.palette).save(temporary, "png")
 
-    def write_probabilities(self, name: str, bands: Bands, height: int, width: int) -> np.ndarray:
-        """Write the probabilities of a picture as they come; returns the class (H, W) of the largest.
+    def write_probabilities(self, name: str, bands: Bands, height: int, width: int) -> None:
+        """Write the probabilities of a picture as they come: bands (start, stop, (C, stop - start, W))."""
+        with atomic_path(self.folder / "probabilities" / f"{name}.npz") as temporary:
+            write_probabilities(temporary, self.classes, self.shown, (height, width), bands)
 
-        `bands` are (start, stop, probabilities (C, stop - start, W)) from top to bottom.
-        """
-        labels = np.empty((height, width), np.uint16)
-        with (
-            atomic_path(self.path("probabilities", name)) as temporary,
-            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        ):
-            with archive.open("classes.npy", "w") as file:
-                np.save(file, np.array([self.classes[index] for index in self.shown]))
-            with archive.open("probabilities.npy", "w", force_zip64=True) as file:
-                shape = (height, width, len(self.shown))
-                header = {"descr": "<f2", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-                for start, stop, band in bands:
-                    labels[start:stop] = band.argmax(0)
-                    file.write(band[list(self.shown)].transpose(1, 2, 0).astype("<f2").tobytes())
-        return labels
-
-    def describe(self, labels: np.ndarray, shares: dict[int, float]) -> dict[str, Any]:
-        """Size of a picture and the share of each shown class, for the summary."""
+    def describe(self, size: Sequence[int], shares: dict[int, float]) -> dict[str, Any]:
+        """Size (H, W) of a picture and the share of each shown class, for the summary."""
         rounded = {self.classes[index]: round(share, 6) for index, share in shares.items()}
         if len(shares) < len(self.classes):
             rounded[OTHER] = round(max(0.0, 1 - sum(shares.values())), 6)
-        return {"height": labels.shape[0], "width": labels.shape[1], "shares": rounded}
+        return {"height": size[0], "width": size[1], "shares": rounded}
+
+
+def confidence_levels(confidence: np.ndarray) -> np.ndarray:
+    """Probabilities in 0..1 as uint8."""
+    return np.round(255 * confidence).astype(np.uint8)
+
+
+def confidence_score(levels: np.ndarray) -> float:
+    """The confidence of a picture: the mean over its pixels, in 0..1."""
+    return round(float(levels.mean(dtype=np.float64)) / 255, 4)
+
+
+def read_picture(path: Path, modes: Sequence[str]) -> np.ndarray | None:
+    """A picture that depict wrote; None if it is damaged, missing or of another kind."""
+    try:
+        with Image.open(path) as picture:
+            if picture.width * picture.height <= MAX_PIXELS and picture.mode in modes:
+                return np.asarray(picture)
+    except (OSError, SyntaxError, ValueError):
+        pass
+    return None

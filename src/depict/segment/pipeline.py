@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -20,8 +20,10 @@ from PIL import Image
 from depict.errors import UserError
 from depict.inference.predictors import Predictor
 from depict.io.images import read_image
+from depict.prediction import record_bands
 from depict.segment.inputs import Input
-from depict.segment.outputs import Outputs
+from depict.segment.outputs import Kind, Outputs, confidence_levels, confidence_score
+from depict.segment.raster import is_raster, predict_labels, raster_facts, segment_raster
 from depict.segment.summary import Row, printable
 from depict.segment.video import video_frames
 from depict.viz.overlays import label_shares
@@ -52,20 +54,32 @@ def segment_all(
                 yield row | {"status": "failed", "error": printable(picture.error)}
             elif picture.labels is not None:
                 shares = label_shares(picture.labels, outputs.shown)
-                yield row | {"status": "kept"} | outputs.describe(picture.labels, shares)
+                score = outputs.existing_score(job.name, job.kind)
+                yield row | {"status": "kept"} | outputs.describe(picture.labels.shape, shares) | score
+            elif picture.facts is not None:
+                yield row | {"status": "kept"} | picture.facts
+            elif job.kind == "raster":
+                try:
+                    facts = segment_raster(predictor, job.path, outputs, job.name)
+                except UserError as error:
+                    yield row | {"status": "failed", "error": f"'{job.source}': {printable(str(error))}"}
+                    continue
+                yield row | {"status": "written"} | facts
             elif picture.image is not None:
                 try:
-                    labels = _predict(predictor, picture.image, outputs, job.name)
+                    labels, levels = _predict(predictor, picture.image, outputs, job.name)
                 except PredictionError as error:
                     yield row | {"status": "failed", "error": f"'{job.source}': {printable(str(error))}"}
                     continue
                 shares = label_shares(labels, outputs.shown)
-                row |= {"status": "written"} | outputs.describe(labels, shares)
+                row |= {"status": "written"} | outputs.describe(labels.shape, shares)
+                if levels is not None:
+                    row["confidence"] = confidence_score(levels)
                 while pending and (len(pending) > workers or _pixels(pending) + labels.size > AHEAD_PIXELS):
                     yield pending.popleft().wait()
-                done = writers.submit(outputs.write, job.name, picture.image, labels, shares)
+                done = writers.submit(outputs.write, job.name, job.kind, picture.image, labels, shares, levels)
                 pending.append(_Write(row, labels.size, done))
-                del picture, labels, done  # or they stay in memory while the next picture is awaited
+                del picture, labels, levels, done  # or they stay in memory while the next picture is awaited
         while pending:
             yield pending.popleft().wait()
 
@@ -78,9 +92,11 @@ class _Job(NamedTuple):
     """A picture to be read: a file or a frame of a video."""
 
     name: str
+    path: Path
     source: str
     order: tuple[int, int]
     """Index of the input, and number of the frame."""
+    kind: Kind = "picture"
     pixels: int = 0
     read: Callable[[], np.ndarray] | None = None
     error: str | None = None
@@ -88,10 +104,13 @@ class _Job(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """What reading gave: the image (H, W, 3), the labels (H, W) of an earlier call, or an error."""
+    """What reading gave: the image (H, W, 3), what an earlier call wrote, or an error; nothing for a raster."""
 
     image: np.ndarray | None = None
     labels: np.ndarray | None = None
+    """Labels (H, W) that are kept."""
+    facts: dict[str, Any] | None = None
+    """Entries in the summary of a raster that is kept."""
     error: str | None = None
 
 
@@ -116,8 +135,10 @@ def _jobs(inputs: Sequence[Input], rank: int, world: int) -> Iterator[_Job]:
             yield from _frames(entry, index, rank, world)
             continue
         if turn % world == rank:
-            job = _Job(entry.name, printable(entry.path), (index, 0), error=entry.error)
-            if entry.error is None:
+            job = _Job(entry.name, entry.path, printable(entry.path), (index, 0), error=entry.error)
+            if entry.error is None and is_raster(entry.path):
+                job = job._replace(kind="raster")
+            elif entry.error is None:
                 job = job._replace(pixels=_header_pixels(entry.path), read=partial(read_image, entry.path))
             yield job
         turn += 1
@@ -129,10 +150,12 @@ def _frames(video: Input, index: int, rank: int, world: int) -> Iterator[_Job]:
     try:
         for number, image in video_frames(video.path, rank, world):
             pixels = image.shape[0] * image.shape[1]
-            yield _Job(f"{video.name}/{number:06d}", source, (index, number), pixels, partial(np.asarray, image))
+            name, order = f"{video.name}/{number:06d}", (index, number)
+            yield _Job(name, video.path, source, order, "frame", pixels, partial(np.asarray, image))
     except UserError as error:
         if rank == 0:
-            yield _Job(f"{video.name}/{number + 1:06d}", source, (index, number + 1), error=str(error))
+            name, order = f"{video.name}/{number + 1:06d}", (index, number + 1)
+            yield _Job(name, video.path, source, order, "frame", error=str(error))
 
 
 def _header_pixels(path: Path) -> int:
@@ -167,28 +190,53 @@ def _read_ahead(
 
 def _read(job: _Job, outputs: Outputs, sources: dict[str, str]) -> _Picture:
     """Read a picture, or the labels that are kept from an earlier call."""
-    if job.read is None:
+    if job.error is not None:
         return _Picture(error=job.error)
     try:
-        labels = outputs.existing_labels(job.name)
-        if labels is None:
-            return _Picture(image=job.read())
+        if job.read is None:
+            kept = _Picture(facts=_kept_raster(job, outputs))
+        else:
+            kept = _Picture(labels=outputs.existing_labels(job.name, job.kind))
+            if kept.labels is None:
+                return _Picture(image=job.read())
     except UserError as error:
         return _Picture(error=str(error))
+    if kept.labels is None and kept.facts is None:
+        return kept
     other = sources.get(printable(job.name), job.source)
     if other != job.source:
         return _Picture(
             error=f"'{job.source}' would overwrite the outputs of '{other}': choose another --out, or give --overwrite."
         )
-    return _Picture(labels=labels)
+    return kept
 
 
-def _predict(predictor: Predictor, image: np.ndarray, outputs: Outputs, name: str) -> np.ndarray:
-    """The label values (H, W) of an image; its probabilities are written on the way, if they are requested."""
-    if outputs.probabilities:
-        return outputs.label_values[outputs.write_probabilities(name, _bands(predictor, image), *image.shape[:2])]
-    with _prediction_errors():
-        return outputs.label_values[predictor.labels(image)]
+def _kept_raster(job: _Job, outputs: Outputs) -> dict[str, Any] | None:
+    """The entries in the summary of a raster whose outputs are complete."""
+    if not outputs.complete(job.name, job.kind):
+        return None
+    try:
+        return raster_facts(job.path, outputs, job.name)[0]
+    except UserError:
+        return None  # damaged, or of another raster: it is made again
+
+
+def _predict(
+    predictor: Predictor, image: np.ndarray, outputs: Outputs, name: str
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The label values (H, W) of an image, and its confidence levels uint8 (H, W), if they are requested.
+
+    Its probabilities are written on the way, if they are requested.
+    """
+    if not outputs.probabilities:
+        with _prediction_errors():
+            labels, certain = predict_labels(predictor, image, outputs.confidence)
+    else:
+        labels, certain = np.empty(image.shape[:2], np.uint16), np.empty(image.shape[:2], np.float32)
+        bands = record_bands(_bands(predictor, image), labels, certain)
+        outputs.write_probabilities(name, bands, *image.shape[:2])
+    levels = confidence_levels(certain) if outputs.confidence and certain is not None else None
+    return outputs.label_values[labels], levels
 
 
 def _bands(predictor: Predictor, image: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -14,7 +14,7 @@ from depict.segment.outputs import FOLDERS
 
 FILE = "summary.json"
 Row = dict[str, Any]
-"""One picture: name, source, order, status (written, kept or failed); size and class shares, or the error."""
+"""One picture: name, source, order, status (written, kept or failed); size, shares and confidence, or the error."""
 
 
 class Summary:
@@ -49,8 +49,8 @@ class Summary:
         """The file that the outputs of each name were made from."""
         return {name: source for (name, source), row in self.rows.items() if row["status"] != "failed"}
 
-    def write(self, rows: Iterable[Row], ignored: Sequence[Path]) -> None:
-        """Add rows and write the file."""
+    def write(self, rows: Iterable[Row], ignored: Sequence[Path], by_confidence: bool = False) -> list[Row]:
+        """Add rows and write the file; returns all rows in their order: as they came, or the least certain first."""
         sources = self.sources
         for row in sorted(rows, key=lambda row: row["order"]):
             name, source = row["name"], row["source"]
@@ -58,9 +58,12 @@ class Summary:
                 self.rows.pop((name, sources[name]), None)
             self.rows[name, source] = {key: value for key, value in row.items() if key != "order"}
         pictures = list(self.rows.values())
+        if by_confidence:
+            pictures.sort(key=lambda row: row.get("confidence", 2.0))  # failed ones last
         counts = {status: sum(row["status"] == status for row in pictures) for status in ("written", "kept", "failed")}
         paths = [printable(path) for path in ignored]
         write_json(self.path, {**self.settings, **counts, "pictures": pictures, "ignored": paths})
+        return pictures
 
     def _read(self) -> dict[str, Any]:
         try:
