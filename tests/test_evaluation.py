@@ -42,21 +42,26 @@ def test_every_metric_agrees_with_counting_pixels(classes, height, width, seed):
     truth, prediction = random_labels(height, width, classes, seed)
     ours = result(truth, prediction, classes)
     pairs = [(t, p) for t, p in zip(truth.flatten().tolist(), prediction.flatten().tolist(), strict=True) if t != 255]
-    ious, accuracies = [], []
+    ious, accuracies, precisions, dices = [], [], [], []
     for c in range(classes):
         both = sum(t == p == c for t, p in pairs)
         either = sum(c in (t, p) for t, p in pairs)
-        true = sum(t == c for t, _ in pairs)
+        true, predicted = sum(t == c for t, _ in pairs), sum(p == c for _, p in pairs)
         if either:
             ious.append(both / either)
+            dices.append(2 * both / (true + predicted))
         if true:
             accuracies.append(both / true)
+        if predicted:
+            precisions.append(both / predicted)
     if not pairs:
         assert math.isnan(ours.miou)
         assert math.isnan(ours.aacc)
         return
     assert ours.miou == pytest.approx(np.mean(ious))
     assert ours.macc == pytest.approx(np.mean(accuracies))
+    assert ours.to_dict()["dice"] == pytest.approx(np.mean(dices), abs=1e-6)
+    assert ours.to_dict()["precision"] == pytest.approx(np.mean(precisions), abs=1e-6)
     assert ours.aacc == pytest.approx(np.mean([t == p for t, p in pairs]))
 
 

@@ -28,6 +28,7 @@ LAYERS = [
     "config",
     "model",
     "runs",
+    "calibration",
     "evaluation",
     "training",
     "segment",

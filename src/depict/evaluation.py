@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from depict.calibration import Calibration
 from depict.data.dataset import IGNORE, Dataset
 from depict.errors import UserError
 from depict.inference.predictors import Predictor
@@ -96,6 +97,8 @@ class Result:
     """(3, C): boundary pixels of the ground truth, of the prediction, of both."""
     images: list[dict[str, Any]]
     """Name, mIoU, aAcc and valid pixels of each image, in the data set's order."""
+    calibration: Calibration | None = None
+    """Of the confidences, if they were asked for."""
 
     @property
     def iou(self) -> Floats:
@@ -106,6 +109,16 @@ class Result:
     def accuracy(self) -> Floats:
         """Share of the pixels of each class that are predicted as it, NaN where the ground truth has none."""
         return _divide(np.diag(self.confusion), self.confusion.sum(1))
+
+    @property
+    def precision(self) -> Floats:
+        """Share of the pixels predicted as each class that are of it, NaN where none is predicted."""
+        return _divide(np.diag(self.confusion), self.confusion.sum(0))
+
+    @property
+    def dice(self) -> Floats:
+        """Dice coefficient or F1 score per class, NaN where a class appears nowhere."""
+        return 2 * self.iou / (1 + self.iou)
 
     @property
     def boundary_iou(self) -> Floats:
@@ -136,17 +149,27 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; undefined metrics are None."""
         shares = self.confusion.sum(1) / max(1, self.confusion.sum())
-        columns = zip(self.classes, self.iou, self.accuracy, self.boundary_iou, shares, strict=True)
+        columns = {
+            "iou": self.iou,
+            "dice": self.dice,
+            "precision": self.precision,
+            "accuracy": self.accuracy,
+            "boundary_iou": self.boundary_iou,
+            "share": shares,
+        }
         return {
             "miou": _plain(self.miou),
             "macc": _plain(self.macc),
             "aacc": _plain(self.aacc),
+            "dice": _plain(_mean(self.dice)),
+            "precision": _plain(_mean(self.precision)),
             "boundary_iou": _plain(self.mean_boundary_iou),
             "classes": [
-                {"name": name, "iou": _plain(i), "accuracy": _plain(a), "boundary_iou": _plain(b), "share": _plain(s)}
-                for name, i, a, b, s in columns
+                {"name": name} | {key: _plain(values[index]) for key, values in columns.items()}
+                for index, name in enumerate(self.classes)
             ],
             "confusion": self.confusion.tolist(),
+            "calibration": self.calibration and self.calibration.to_dict(),
             "images": self.images,
         }
 
@@ -218,11 +241,13 @@ def evaluate(
     world: int = 1,
     progress: bool = False,
     watch: Watcher | None = None,
+    calibrate: bool = False,
 ) -> Result:
     """Predict every image of a data set and compare with its labels, at the image's own size.
 
     With several processes, each takes every world-th image. If torch.distributed is running, all of
     them get the result of the whole set. `watch` is called for each image of this process.
+    `calibrate` also compares confidence with accuracy.
     """
     classes = len(predictor.classes)
     if len(dataset.classes) != classes:
@@ -232,10 +257,18 @@ def evaluate(
         )
     confusion, edges = np.zeros((classes, classes), np.int64), np.zeros((3, classes), np.int64)
     images: list[dict[str, Any]] = []
+    calibration = Calibration() if calibrate else None
     indices = range(rank, len(dataset), world)
     for index in progress_bar(indices, desc="evaluating", unit="image", disable=not progress or rank > 0):
         image, truth = dataset.read(index)
-        prediction = torch.from_numpy(predictor.labels(image.permute(1, 2, 0).numpy()))
+        pixels = image.permute(1, 2, 0).numpy()
+        if calibration is None:
+            labels = predictor.labels(pixels)
+        else:
+            scores = next(predictor.scores([pixels]))
+            labels = scores.labels()
+            calibration.add(scores, truth.numpy())
+        prediction = torch.from_numpy(labels)
         counts = confusion_matrix(truth, prediction, classes)
         confusion += counts
         edges += boundary_counts(truth, prediction, classes)
@@ -244,10 +277,11 @@ def evaluate(
             watch(index, image, truth, prediction)
     if world > 1 and torch.distributed.is_initialized():
         parts: list[Any] = [None] * world
-        torch.distributed.all_gather_object(parts, (confusion, edges, images))
+        torch.distributed.all_gather_object(parts, (confusion, edges, images, calibration))
         confusion, edges = sum(part[0] for part in parts), sum(part[1] for part in parts)
         images = sorted((row for part in parts for row in part[2]), key=lambda row: row["index"])
-    return Result(dataset.classes, confusion, edges, images)
+        calibration = sum((part[3] for part in parts), Calibration()) if calibrate else None
+    return Result(dataset.classes, confusion, edges, images, calibration)
 
 
 def _scores(confusion: Counts) -> dict[str, Any]:

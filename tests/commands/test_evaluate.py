@@ -56,7 +56,7 @@ def run(tmp_path_factory) -> Path:
 def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     assert main(["evaluate", str(run)]) == 0
     printed = capsys.readouterr()
-    for word in (*CLASSES, "mIoU", "5 images", "evaluation.json"):
+    for word in (*CLASSES, "mIoU", "5 images", "evaluation.html and .json"):
         assert word in printed.out
     assert "warning: the scores come from only 5 images (fewer than 20)" in printed.err
     written = json.loads((run / "evaluation.json").read_text())
@@ -64,6 +64,11 @@ def test_it_prints_the_table_and_writes_json_into_the_run(run, capsys):
     assert written["protocol"]["stride"] == [16, 16]
     assert np.sum(written["confusion"]) == sum((35 + i) * 50 for i in range(5))
     assert [row["name"] for row in written["images"]] == [f"é {i}" for i in range(5)]
+    assert 0 < written["calibration"]["ece"] < 1
+    page = (run / "evaluation.html").read_text()
+    assert f"Evaluation of {run}" in page
+    assert "5 images of folder (val), best weights" in page
+    assert all(f"é {i}: " in page for i in range(5))  # each is an example
 
 
 def test_other_settings_write_to_files_of_their_own(run):
@@ -84,7 +89,7 @@ def test_last_evaluates_the_weights_after_the_last_step(run, capsys):
     assert main(["evaluate", str(run)]) == 0
     assert main(["evaluate", str(run), "--last", "--multiscale"]) == 0
     assert main(["evaluate", str(run), "--last"]) == 0
-    assert "evaluation_last.json" in capsys.readouterr().out
+    assert "evaluation_last.html and .json" in capsys.readouterr().out
     best, last = (json.loads((run / name).read_text()) for name in ("evaluation.json", "evaluation_last.json"))
     assert (best["weights"], last["weights"]) == ("best", "last")
     assert (run / "evaluation_last_multiscale.json").is_file()
@@ -153,6 +158,7 @@ def test_two_processes_count_each_image_once(run):
     assert together.pop("processes") == 2
     assert alone.pop("processes") == 1
     assert together == alone
+    assert all(f"é {i}: " in (run / "evaluation.html").read_text() for i in range(5))  # of both processes
 
 
 @pytest.mark.parametrize(

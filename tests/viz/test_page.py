@@ -44,7 +44,7 @@ def drawing() -> Figure:
     lines.axhline(0.5, color="black")
     lines.set(xlabel="time", title="lines")
     add_grid(lines)
-    heat.imshow(np.eye(3), cmap="RdBu_r", vmin=-1, vmax=1)
+    figure.colorbar(heat.imshow(np.eye(3), cmap="RdBu_r", vmin=-1, vmax=1))
     heat.text(0, 0, "a", color="black")
     photo.imshow(np.zeros((4, 4, 3), np.uint8))
     photo.text(0, 0, "b", color="white")
@@ -54,7 +54,7 @@ def drawing() -> Figure:
 def test_a_dark_copy_has_light_text_on_dark_paper_and_keeps_photos():
     figure = drawing()
     dark = dark_copy(figure)
-    lines, heat, photo = dark.axes
+    lines, heat, photo, bar = dark.axes
     assert to_hex(dark.get_facecolor()) == PAPER
     assert to_hex(lines.get_facecolor()) == PAPER
     figure_bytes(dark, "svg")  # ticks are made when it is drawn
@@ -64,6 +64,8 @@ def test_a_dark_copy_has_light_text_on_dark_paper_and_keeps_photos():
     assert to_hex(lines.lines[1].get_color()) == INK
     assert to_hex(lines.lines[0].get_markerfacecolor()) == PAPER
     assert heat.images[0].cmap(0.5)[:3] == pytest.approx(to_rgb(PAPER), abs=0.01)
+    (mesh,) = (part for part in bar.collections if part.get_array() is not None)
+    assert mesh.cmap(0.5) == heat.images[0].cmap(0.5)
     assert to_hex(heat.texts[0].get_color()) == INK
     assert to_hex(photo.texts[0].get_color()) == "#ffffff"  # the photo below it is the same as before
     assert to_hex(figure.get_facecolor()) == "#ffffff"

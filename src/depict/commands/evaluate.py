@@ -1,4 +1,4 @@
-"""`depict evaluate`: mIoU and other scores of a run, printed, as JSON and as pictures."""
+"""`depict evaluate`: mIoU and other scores of a run, printed, as JSON, as a page and as pictures."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def main(
 ) -> int:
     """Evaluate a run: mIoU, mAcc, aAcc, boundary IoU and the IoU of each class.
 
-    Also writes them to evaluation.json in the run folder, with the confusion matrix and the scores of
-    each image. Other settings write to files of their own, such as evaluation_multiscale.json or
-    evaluation_last.json. Under torchrun the images are split among the processes.
+    Also writes evaluation.html into the run folder, a page with the scores of each class, the confusion
+    matrix, the calibration, and the worst and best images; and evaluation.json, with all numbers and the
+    scores of each image. Other settings write to files of their own, such as evaluation_multiscale.html or
+    evaluation_last.html. Under torchrun the images are split among the processes.
 
     Examples:
         depict evaluate runs/mine
@@ -67,7 +68,8 @@ def main(
     from depict.evaluation import evaluate, few_images_warning, sliding_window_for
     from depict.io.files import write_json
     from depict.io.hub import output_folder
-    from depict.runs import dataset_of
+    from depict.runs import dataset_of, stamp
+    from depict.viz.evaluation_page import Examples, write_evaluation_page
 
     check_at_least(1, batch=batch)
     check_folder(save, "--save")
@@ -84,18 +86,24 @@ def main(
         if rank == 0:
             quick_check(dataset)  # a missing mask is named now, not after hours
 
+        examples = Examples(dataset)
+
         def keep(index: int, image: Tensor, truth: Tensor, prediction: Tensor) -> None:
+            examples.watch(index, image, truth, prediction)
             if save:
                 save_pictures(save, dataset, model.palette, index, image, truth, prediction)
             if submission:
                 save_submission(submission, dataset, index, prediction)
 
-        result = evaluate(model.predictor(sliding, batch=batch), dataset, rank, world, progress=True, watch=keep)
+        predictor = model.predictor(sliding, batch=batch)
+        result = evaluate(predictor, dataset, rank, world, progress=True, watch=keep, calibrate=dataset.labeled)
+        examples.gather()
         if rank == 0 and submission:
             say(f"label maps of {len(dataset)} images for the test server: {submission}")
         if rank == 0 and dataset.labeled:
             say_text(result)
-            if warning := few_images_warning(dataset):
+            warning = few_images_warning(dataset)
+            if warning:
                 say(warning, error=True)
             folder = _other_folder(name, root, trained)
             parts = [
@@ -108,7 +116,7 @@ def main(
                 "" if short_edge is None else f"short-edge{short_edge}",
                 "" if stride is None else f"stride{stride}",
             ]
-            path = output_folder(run) / f"{'_'.join(filter(None, parts))}.json"
+            path = output_folder(run) / "_".join(filter(None, parts))
             about = {
                 "data": name,
                 "split": split,
@@ -117,8 +125,10 @@ def main(
                 "processes": world,
             }
             about |= {"root": folder} if folder else {}
-            write_json(path, about | result.to_dict())
-            say(f"written: {path}" + (f", pictures in {save}" if save else ""))
+            found = about | result.to_dict()
+            write_json(f"{path}.json", found)
+            write_evaluation_page(Path(f"{path}.html"), str(run), found, examples, warning, stamp(model.config.seed))
+            say(f"written: {path}.html and .json" + (f", pictures in {save}" if save else ""))
     return 0
 
 

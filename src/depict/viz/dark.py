@@ -21,6 +21,7 @@ GRAY = 0.08
 
 def dark_copy(figure: Figure) -> Figure:
     """The figure with light text and lines on a dark background. Colors stay, grays are inverted, photos are kept."""
+    from matplotlib.cm import ScalarMappable
     from matplotlib.collections import Collection
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.lines import Line2D
@@ -28,16 +29,18 @@ def dark_copy(figure: Figure) -> Figure:
     from matplotlib.text import Text
 
     dark: Figure = pickle.loads(pickle.dumps(figure))  # matplotlib's way to copy a figure
-    on_pictures: set[int] = set()
-    """Artists on top of a picture whose colors stay, so theirs must, too."""
-    for axes in dark.axes:
-        for image in axes.images:
-            if np.ndim(image.get_array()) == 2 and (map_name := image.get_cmap().name) in COLOR_MAPS:  # type: ignore[arg-type]
-                image.set_cmap(LinearSegmentedColormap.from_list(map_name, COLOR_MAPS[map_name]))
-            else:
-                on_pictures |= {id(artist) for artist in (*axes.texts, *axes.lines)}
-    for artist in dark.findobj(include_self=False):
-        if id(artist) in on_pictures:
+    artists = dark.findobj(include_self=False)
+    mapped = [each for each in artists if isinstance(each, ScalarMappable) and np.ndim(each.get_array()) in (1, 2)]  # type: ignore[arg-type]
+    swapped = [each for each in mapped if each.get_cmap().name in COLOR_MAPS]  # heat maps and their color bars
+    for each in swapped:
+        name = each.get_cmap().name
+        each.set_cmap(LinearSegmentedColormap.from_list(name, COLOR_MAPS[name]))
+    kept = {
+        id(artist) for axes in dark.axes for artist in (*axes.texts, *axes.lines) if set(axes.images) - set(swapped)
+    }
+    """What lies on top of a picture whose colors stay keeps its own, too."""
+    for artist in artists:
+        if id(artist) in kept or artist in mapped:
             continue
         if isinstance(artist, Text):
             artist.set_color(inverted(artist.get_color()))
