@@ -40,7 +40,7 @@ def lost_process_errors() -> Iterator[None]:
         if not any(library in str(error).lower() for library in ("gloo", "nccl")):
             raise
         raise UserError(
-            "another process has ended, so this one cannot go on: its own message says why; start all of them again."
+            "another process has ended, so this one cannot continue: its own message says why; start all of them again."
         ) from error
 
 

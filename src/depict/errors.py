@@ -34,6 +34,6 @@ def one_line(error: BaseException, limit: int = 200) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python or torch, on a GPU or a CPU, could not get the memory that it asked for."""
+    """Whether Python or torch, on a GPU or a CPU, ran out of memory."""
     texts = ("out of memory", "can't allocate memory")
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(t in str(error) for t in texts))

@@ -98,7 +98,7 @@ class Result:
     images: list[dict[str, Any]]
     """Name, mIoU, aAcc and valid pixels of each image, in the data set's order."""
     calibration: Calibration | None = None
-    """Of the confidences, if they were asked for."""
+    """Of the confidences, if they were requested."""
 
     @property
     def iou(self) -> Floats:

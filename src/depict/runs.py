@@ -280,11 +280,11 @@ def check_data(folder: Path, present: Fingerprint, accept: bool) -> str | None:
         if not accept:
             raise UserError(
                 f"'{folder}' was trained on other data: {'; '.join(changes)}: restore the data, choose another --out, "
-                "or give --accept-data-change to go on with the data as they are."
+                "or give --accept-data-change to continue with the data as they are."
             )
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(present, indent=0))
-    return f"going on with changed data: {'; '.join(changes)}." if changes else None
+    return f"continuing with changed data: {'; '.join(changes)}." if changes else None
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -324,7 +324,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         if values is not None:
             metrics.append(values)
         elif number <= len(lines) and line.strip():
-            raise UserError(f"line {number} of '{path}' was not written by a training: remove it to go on.")
+            raise UserError(f"line {number} of '{path}' was not written by a training: remove it to continue.")
     return metrics
 
 

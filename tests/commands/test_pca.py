@@ -67,7 +67,6 @@ def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
         (["scene.png", *SMALL, "--run", "x"], "give --encoder or --run, not both"),
         (["scene.png", "--run", "x"], "'x' is not a run folder"),
         (["scene.png", "--encoder", "vit_tny_patch16_224"], "unknown encoder 'vit_tny_patch16_224'"),
-        (["scene.png", "--encoder", "resnet18"], "'resnet18' is not a plain ViT"),
         (
             ["scene.png", "--encoder", "vit_tiny_patch16_224", "--encoder.pretrained", "none.pth"],
             "there is no weight file 'none.pth'",

@@ -58,8 +58,8 @@ def main(
     if models:
         _print_models()
         return
-    asked = (decoder, encoder, neck, stride, image_size, classes)
-    if asked != (DecoderConfig(name=""), EncoderConfig(), NeckConfig(), None, 512, 150):
+    given = (decoder, encoder, neck, stride, image_size, classes)
+    if given != (DecoderConfig(name=""), EncoderConfig(), NeckConfig(), None, 512, 150):
         decoder = dataclasses.replace(decoder, name=decoder.name or "depict_sa")
         encoder = dataclasses.replace(encoder, pretrained=False)
         _one_model(

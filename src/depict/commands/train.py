@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
         The run folder gets config.yaml (all settings), model.safetensors (the best model), metrics.jsonl
         and the state to resume from; at each validation curves.png (loss, mIoU, learning rate) and preview.png
         (a few validation images with their predictions) are redrawn. A finished run is not trained again,
-        unless --epochs is raised: then it goes on from its last step, with the learning rates of the longer schedule.
+        unless --epochs is raised: then it continues from its last step, with the learning rates of the longer schedule.
 
         Flags override the settings of --config. The value None clears one.
 

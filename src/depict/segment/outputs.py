@@ -82,7 +82,7 @@ class Outputs:
         return entries
 
     def files(self, name: str, kind: Kind = "picture") -> dict[str, Path]:
-        """The outputs of a picture that are asked for, by their folder."""
+        """The outputs of a picture that are requested, by their folder."""
         image = "tif" if kind == "raster" else "png"
         wanted = {
             "labels": (True, image),
@@ -91,7 +91,7 @@ class Outputs:
             "polygons": (self.polygons, "geojson"),
             "probabilities": (self.probabilities, "npz"),
         }
-        return {folder: self.folder / folder / f"{name}.{end}" for folder, (asked, end) in wanted.items() if asked}
+        return {folder: self.folder / folder / f"{name}.{end}" for folder, (requested, end) in wanted.items() if requested}
 
     def complete(self, name: str, kind: Kind = "picture") -> bool:
         """Whether all outputs of a picture exist and are to be kept."""
@@ -102,7 +102,7 @@ class Outputs:
         return read_picture(self.files(name, kind)["labels"], ("P", "I;16")) if self.complete(name, kind) else None
 
     def existing_score(self, name: str, kind: Kind = "picture") -> dict[str, float]:
-        """The confidence of a picture whose outputs are kept, for the summary; nothing if none is asked for."""
+        """The confidence of a picture whose outputs are kept, for the summary; nothing if none is requested."""
         path = self.files(name, kind).get("confidence")
         levels = None if path is None else read_picture(path, ("L",))
         return {} if levels is None else {"confidence": confidence_score(levels)}

@@ -131,7 +131,7 @@ class Block:
     labels: np.ndarray
     """The class of each pixel, uint8 or int16 (h, w)."""
     confidence: np.ndarray | None
-    """The probability of that class, float32 (h, w), if it is asked for."""
+    """The probability of that class, float32 (h, w), if it is requested."""
 
 
 def predict_blocks(predictor: Predictor, raster: DatasetReader, confidence: bool = False) -> Iterator[Block]:
@@ -161,7 +161,7 @@ def predict_blocks(predictor: Predictor, raster: DatasetReader, confidence: bool
 
 
 def predict_labels(predictor: Predictor, image: np.ndarray, confidence: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Labels (H, W) of an image (H, W, 3), and the probability of each label, float32 (H, W), if it is asked for."""
+    """Labels (H, W) of an image (H, W, 3), and the probability of each label, float32 (H, W), if it is requested."""
     if not confidence:
         return predictor.labels(image), None
     labels, certain = np.empty(image.shape[:2], np.uint16), np.empty(image.shape[:2], np.float32)

@@ -134,7 +134,7 @@ class Trainer:
         return self.progress.best_result
 
     def _extend(self) -> None:
-        """Prepare a finished run for more epochs: it goes on with the rates of the longer schedule."""
+        """Prepare a finished run for more epochs: it continues with the rates of the longer schedule."""
         progress, epochs = self.progress, self.settings.epochs
         if not progress.finished:
             raise UserError(

@@ -42,7 +42,7 @@ class Job:
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
         self.seen = time.monotonic()
-        """When the client last asked."""
+        """When the client last polled."""
         self.started: float | None = None
         self.dropped = False
 
@@ -55,7 +55,7 @@ class Job:
         return self.dropped or time.monotonic() - self.seen > GONE
 
     def proceed(self, stage: str | None = None) -> None:
-        """Called by the work: names what comes next, and raises if there is no point in going on."""
+        """Called by the work: names what comes next, and raises if there is no point in continuing."""
         if self.gone():
             raise GivenUpError("nobody waits for this picture anymore.")
         if self.started is not None and time.monotonic() - self.started > LONGEST:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from depict.web.unrolled import Unrolled
 
 KEEP = 600.0
-"""Seconds that a result is kept after it was last asked for."""
+"""Seconds that a result is kept after its last use."""
 MEMORY = 512 << 20
-"""Bytes of all uploads and results; beyond it the ones that were not asked for the longest are forgotten."""
+"""Bytes of all uploads and results; beyond it the least recently used are dropped."""
 
 
 @dataclass(eq=False)

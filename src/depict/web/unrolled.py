@@ -1,4 +1,4 @@
-"""A picture's way through a decoder, step by step: computed once, then asked for one patch at a time.
+"""A picture's way through a decoder, step by step: computed once, then queried patch by patch.
 
 Unlike the segmentation, which averages over windows, the decoder sees the whole picture here, as in `depict analyze`.
 """

@@ -69,7 +69,7 @@ const pause = (seconds, signal) =>
     signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
   });
 
-// Sends a picture and yields its state until it is analyzed. A busy server is asked again when it says so.
+// Sends a picture and yields its state until it is analyzed. If the server is busy, it retries when the server says.
 export async function* analyze(blob, signal) {
   let state;
   while (!state) {
