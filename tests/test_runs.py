@@ -132,7 +132,7 @@ def test_a_line_of_metrics_that_no_training_wrote_is_named(tmp_path, line):
     path.write_bytes(b'{"iteration": 1}\n' + line + b'\n{"iteration": 3}\n')
     with pytest.raises(UserError) as caught:
         Metrics(tmp_path, 2)
-    assert str(caught.value) == f"line 2 of '{path}' was not written by a training: remove it to go on."
+    assert str(caught.value) == f"line 2 of '{path}' was not written by a training: remove it to continue."
     path.write_bytes(b'{"iteration": 1}\n\n' + line)  # as the last line it may be one that a crash has cut
     assert read_metrics(tmp_path) == [{"iteration": 1}]
 

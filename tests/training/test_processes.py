@@ -186,7 +186,7 @@ def test_a_process_that_is_killed_ends_the_others_with_one_line(pictures, tmp_pa
     error = started[0].communicate(timeout=300)[1]
     assert started[1].wait() == -signal.SIGKILL
     assert started[0].returncode == 2
-    assert error.splitlines()[-1].startswith("depict: another process has ended, so this one cannot go on")
+    assert error.splitlines()[-1].startswith("depict: another process has ended, so this one cannot continue")
     assert "Traceback" not in error
     assert saved_state(tmp_path)["iteration"] == 2
 

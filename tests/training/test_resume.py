@@ -157,7 +157,7 @@ def test_changed_data_are_refused_unless_they_are_accepted(pictures, tmp_path, c
     assert "\n" not in str(caught.value)
     assert files == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     train(changed, out, accept_data_change=True)
-    assert f"going on with changed data: {what}" in capsys.readouterr().err
+    assert f"continuing with changed data: {what}" in capsys.readouterr().err
     train(changed, out)
     assert "changed data" not in capsys.readouterr().err
 

@@ -91,7 +91,7 @@ class Outputs:
             "polygons": (self.polygons, "geojson"),
             "probabilities": (self.probabilities, "npz"),
         }
-        return {folder: self.folder / folder / f"{name}.{end}" for folder, (requested, end) in wanted.items() if requested}
+        return {folder: self.folder / folder / f"{name}.{end}" for folder, (on, end) in wanted.items() if on}
 
     def complete(self, name: str, kind: Kind = "picture") -> bool:
         """Whether all outputs of a picture exist and are to be kept."""
