@@ -13,7 +13,7 @@ from depict.analysis.class_directions import (
 )
 from depict.analysis.figures.class_directions import figures
 from depict.analysis.runner import make_sample
-from depict.analysis.text.class_directions import CAPTIONS, findings
+from depict.analysis.text.class_directions import CAPTIONS, findings, verdict
 from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
 from depict.model import SegmentationModel
@@ -84,6 +84,7 @@ def test_every_decoder_with_the_head_has_figures_and_words(name):
     result = analysis.compute()
     assert set(figures(result)) == set(CAPTIONS)
     assert len(findings(result)) == 2
+    assert "directions in use; without them" in verdict(result).number
     assert all(value is not None for value in result.numbers.values())
     assert sum(row["patches"] for row in result.data["classes"]) == result.data["patches"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from depict.analysis.base import Result
+from depict.analysis.verdict import Answer, Verdict, together
 
-TITLE = "Which direction of its class does a patch belong to?"
+TITLE = "Does a class take more than one direction?"
 ABOUT = (
     "The head “subspaces” gives each class a few directions uₖ, and adds their energies wₖ (uₖ · z)² to the logit of a "
     "patch z. So a class is a subspace and not a single direction, as the paper's appendix argues. A patch belongs to "
@@ -20,6 +21,27 @@ CAPTIONS = {
 }
 
 
+SEVERAL, DECIDED = 1.5, 5.0
+"""Directions in use from which on there are several, and percent of the patches from which on they decide."""
+
+
+def verdict(result: Result) -> Verdict:
+    """Whether several directions are in use, and whether they decide the class."""
+    used, changed = _directions_in_use(result), result.numbers["patches that get another class without the squares (%)"]
+    assert changed is not None
+    claims: list[Answer] = ["holds" if claim else "does not hold" for claim in (used >= SEVERAL, changed >= DECIDED)]
+    directions = len(result.data["classes"][0]["shares"])
+    number = f"{used:.1f} of {directions} directions in use; without them {changed:.1f} % of the patches change class"
+    return Verdict(together(*claims), number)
+
+
+def _directions_in_use(result: Result) -> float:
+    """Effective number, in the class of an average patch."""
+    used = next(value for name, value in result.numbers.items() if name.startswith("directions in use"))
+    assert used is not None
+    return used
+
+
 def findings(result: Result) -> list[str]:
     """What the squares decide, then how many directions are in use and whether they differ."""
     numbers, rows = result.numbers, result.data["classes"]
@@ -29,7 +51,7 @@ def findings(result: Result) -> list[str]:
         if right is not None
         else ""
     )
-    used = next(value for name, value in numbers.items() if name.startswith("directions in use"))
+    used = _directions_in_use(result)
     within = numbers["mean |cosine| of two directions of a class"]
     most = max(rows, key=lambda row: row["directions_used"])
     cosine = (
