@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
 from depict.errors import UserError, one_line
 from depict.io.checksums import tensors_checksum
-from depict.io.files import atomic_path
+from depict.io.files import LOCK, atomic_path, locked_folder, remove_unfinished
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
@@ -54,7 +53,6 @@ DATA = "data.json"
 """The fingerprint of the data that it is trained on."""
 STATE = "state"
 """The folder of what a training resumes from."""
-LOCK = ".lock"
 CHECKSUM = "checksum"
 """Key in the metadata of a safetensors file."""
 
@@ -215,20 +213,11 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: Path) -> No
 
 @contextlib.contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it; a second training is refused. The system drops the lock if we are killed."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"'{folder}' is a file: choose another --out, a new or an empty folder.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot create the folder '{folder}': {error.strerror}: choose another --out.") from error
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            for left_over in (*folder.glob(".*.part*"), *(folder / STATE).glob(".*.part*")):  # by a killed process
-                left_over.unlink()
-            yield
-    except Timeout as error:
-        raise UserError(f"another training is running in '{folder}': wait for it, or choose another --out.") from error
+    """Create the folder and lock it; a second training is refused."""
+    with locked_folder(folder, f"another training is running in '{folder}': wait for it, or choose another --out."):
+        remove_unfinished(folder)
+        remove_unfinished(folder / STATE)
+        yield
 
 
 def check_same(folder: Path, config: Config) -> None:

@@ -145,7 +145,8 @@ def account(folder: Path, out: Path, expected: dict[str, Expected]) -> list[str]
                     picture.load()
                     if kind == "labels" and (picture.height, picture.width) != size:
                         wrong.append(f"{name}: labels of {picture.size} instead of {size}")
-    files = {path for path in out.rglob("*") if path.is_file()} - {out / "summary.json"}
+    files = {path for path in out.rglob("*") if path.is_file()} - {out / "summary.json", out / ".lock"}
+    files -= set((out / ".journal").iterdir())
     return wrong + [f"{path}: left over" for path in files - labels]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import signal
 import sys
 import threading
@@ -16,6 +18,8 @@ from tyro.conf import Positional
 
 from depict.config.flags import Device, Folder, check_at_least, check_folder, flag, positional
 from depict.devices import processes
+from depict.io.checksums import checksum
+from depict.io.files import locked_folder, remove_unfinished
 from depict.terminal import say
 
 if TYPE_CHECKING:
@@ -93,7 +97,7 @@ def main(
     from depict.segment.inputs import find_inputs
     from depict.segment.outputs import FOLDERS, Outputs, choose_classes
     from depict.segment.pipeline import segment_all
-    from depict.segment.predictor import open_predictor
+    from depict.segment.predictor import locate_model, model_checksum, open_predictor
     from depict.segment.summary import FILE, Row, Summary
     from depict.viz.overlays import check_opacity
 
@@ -107,9 +111,10 @@ def main(
     if sheet and not overlay:
         raise UserError("--sheet shows overlays: omit --no-overlay.")
     inputs, ignored = find_inputs(pictures, out, output_names=(*FOLDERS, *FILES, FILE))
-    with processes() as (rank, world, local):
+    with processes() as (rank, world, local), contextlib.ExitStack() as stack:
+        found = locate_model(model)
         predictor = open_predictor(
-            model, multiscale=multiscale, full_image=full_image, tile=tile, compile=compile, device=device, local=local
+            found, multiscale=multiscale, full_image=full_image, tile=tile, compile=compile, device=device, local=local
         )
         shown = choose_classes(predictor.classes, classes)
         outputs = Outputs(
@@ -126,34 +131,45 @@ def main(
         )
         settings = {
             "model": str(Path(model).absolute()) if Path(model).exists() else model,
+            "weights": model_checksum(found)[:16],
             "multiscale": multiscale,
             "full_image": full_image,
             "tile": tile,
             "classes": [predictor.classes[index] for index in shown],
             "legend": outputs.legend,
         }
-        summary = Summary(out, settings, overwrite)
-        summary.write([], ignored)  # marks the folder as ours, for other processes and calls, however this one ends
+        outputs = dataclasses.replace(outputs, settings=checksum(json.dumps([settings, opacity]).encode()))
+        summary = None
+        if rank == 0:
+            busy = f"another `depict segment` is writing to '{out}': wait for it, or choose another --out."
+            stack.enter_context(locked_folder(out, busy))
+            summary = Summary(out, settings, overwrite)
+            summary.write([], ignored)  # marks the folder as ours, however this call ends
+            remove_unfinished(out)
+            for folder in FOLDERS:
+                remove_unfinished(out / folder, "**/*")
+        if world > 1:
+            _wait_for_others()
         rows: list[Row] = []
         started = time.perf_counter()
         try:
             with (
-                _exit_on_sigterm(),
+                _exit_on_signals(),
                 warnings.catch_warnings(),
                 tqdm(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
                 warnings.simplefilter("ignore")  # remarks of image decoders on odd files
-                for row in segment_all(predictor, inputs, outputs, workers, rank, world, summary.sources):
+                for row in segment_all(predictor, inputs, outputs, workers, rank, world):
                     rows.append(row)
                     bar.update()
                     if row["status"] == "failed":
                         bar.write(f"depict: skipped: {row['error']}", file=sys.stderr)
         finally:
-            if world == 1:
+            if summary and world == 1:
                 summary.write(rows, ignored)
         if world > 1:
             rows = _gather(rows, world)
-        if rank == 0:
+        if summary:
             # One process alone has already added its rows.
             in_order = summary.write(rows if world > 1 else [], ignored, sort == "confidence")
             written = [summary.path]
@@ -162,7 +178,7 @@ def main(
             if sheet:
                 written.append(write_sheet(in_order, outputs))
             if coco != "no":
-                path, left_out = write_coco(inputs, outputs, coco == "polygons")
+                path, left_out = write_coco(inputs, outputs, coco == "polygons", _done(rows))
                 written.append(path)
                 for name in left_out:
                     say(f"depict: '{name}' is too large for a mask in {path.name} and is left out", error=True)
@@ -171,19 +187,24 @@ def main(
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Remove unfinished files on the signal that batch systems send, as on an interrupt from the keyboard.
+def _exit_on_signals() -> Iterator[None]:
+    """Remove unfinished files when a batch system or a closed terminal ends the process, as on an interrupt.
 
     Only around the work: before and after it a process waits for others, and Python handles no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    numbers = [number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if number is not None]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as SIGHUP under nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _count(inputs: list[Input], world: int) -> int | None:
@@ -195,6 +216,12 @@ def _count(inputs: list[Input], world: int) -> int | None:
     return -(-sum(known) // world) if len(known) == len(counts) else None
 
 
+def _wait_for_others() -> None:
+    import torch.distributed
+
+    torch.distributed.barrier()
+
+
 def _gather(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
     """The rows of all processes."""
     import torch.distributed
@@ -204,18 +231,26 @@ def _gather(rows: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
     return [row for part in parts for row in part]
 
 
+def _done(rows: list[dict[str, Any]]) -> set[str]:
+    """The names of the pictures and frames that have outputs; at other names there may be those of other pictures."""
+    return {row["name"] for row in rows if row["status"] != "failed"}
+
+
 def _write_videos(inputs: list[Input], outputs: Outputs, rows: list[dict[str, Any]]) -> list[Path]:
-    """Draw the overlays of videos with new frames, or whose overlays are missing."""
+    """Draw the overlays of the videos, but for those that the journal proves to be of the present label maps."""
     from depict.segment.collected import video_path, write_video
+    from depict.segment.journal import Journal
     from depict.segment.summary import printable
 
-    new = {row["source"] for row in rows if row["status"] == "written"}
+    journal, done, paths = Journal(outputs.folder, outputs.settings), _done(rows), []
     usable = {row["source"] for row in rows if row["status"] != "failed"}
-    paths = []
     for video in (entry for entry in inputs if entry.video and printable(entry.path) in usable):
-        path = video_path(outputs, video)
-        if printable(video.path) in new or not path.is_file():
-            write_video(video, outputs)
+        path, source = video_path(outputs, video), printable(video.path)
+        content = journal.content_below(f"{video.name}/")
+        if outputs.overwrite or not journal.keeps(video.name, source, content, [path]):
+            journal.begin(video.name, source)
+            write_video(video, outputs, done)
+            journal.finish(video.name, source, content, [path])
         paths.append(path)
     return paths
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from depict.errors import UserError
 
+LOCK = ".lock"
+"""The file in a folder that is locked."""
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -38,6 +41,31 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise UserError(f"cannot write '{path}': {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Create a folder and lock it; if another process has, raise the error `busy`. A process that is killed unlocks."""
+    from filelock import FileLock, Timeout
+
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"'{folder}' is a file: choose another --out, a new or an empty folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot create the folder '{folder}': {error.strerror}: choose another --out.") from error
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise UserError(busy) from error
+
+
+def remove_unfinished(folder: Path, pattern: str = "*") -> None:
+    """Remove what killed processes left of `atomic_path` in the folder, or with "**/*" also below it."""
+    for path in folder.glob(pattern):
+        if path.name.startswith(".") and ".part" in path.suffixes[-2:]:
+            path.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -6,7 +6,7 @@ All of it comes from files that are already written, so that it also works after
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -36,12 +36,13 @@ def video_path(outputs: Outputs, video: Input) -> Path:
     return outputs.folder / "overlays" / (video.name if video.name.lower().endswith(".mp4") else f"{video.name}.mp4")
 
 
-def write_video(video: Input, outputs: Outputs) -> Path:
-    """Draw the overlays of a video's frames as a video; frames without a label map stay as they are."""
+def write_video(video: Input, outputs: Outputs, done: Container[str]) -> Path:
+    """Draw the overlays of a video's frames as a video; frames that are not `done` stay as they are."""
 
     def draw(number: int, image: np.ndarray) -> Image.Image:
-        path = outputs.files(f"{video.name}/{number:06d}", "frame")["labels"]
-        labels = read_picture(path, ("P", "I;16"))
+        name = f"{video.name}/{number:06d}"
+        path = outputs.files(name, "frame")["labels"]
+        labels = read_picture(path, ("P", "I;16")) if printable(name) in done else None
         if labels is None or labels.shape != image.shape[:2]:
             labels = np.full(image.shape[:2], np.iinfo(outputs.label_values.dtype).max, outputs.label_values.dtype)
         shares = label_shares(labels, outputs.shown)
@@ -52,8 +53,10 @@ def write_video(video: Input, outputs: Outputs) -> Path:
     return path
 
 
-def write_coco(inputs: Sequence[Input], outputs: Outputs, polygons: bool) -> tuple[Path, list[str]]:
-    """Write the label maps of all inputs as one COCO file, one after the other.
+def write_coco(
+    inputs: Sequence[Input], outputs: Outputs, polygons: bool, done: Container[str]
+) -> tuple[Path, list[str]]:
+    """Write the label maps of all inputs that are `done`, by name, as one COCO file, one after the other.
 
     Returns the file, and the names of the rasters that are left out because their masks would not fit into memory.
     """
@@ -62,7 +65,7 @@ def write_coco(inputs: Sequence[Input], outputs: Outputs, polygons: bool) -> tup
     left_out: list[str] = []
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write('{"annotations": [')
-        for name, labels in _label_maps(inputs, outputs):
+        for name, labels in _label_maps(inputs, outputs, done):
             if labels is None:
                 left_out.append(name)
                 continue
@@ -77,13 +80,18 @@ def write_coco(inputs: Sequence[Input], outputs: Outputs, polygons: bool) -> tup
     return path, left_out
 
 
-def _label_maps(inputs: Sequence[Input], outputs: Outputs) -> Iterator[tuple[str, np.ndarray | None]]:
+def _label_maps(
+    inputs: Sequence[Input], outputs: Outputs, done: Container[str]
+) -> Iterator[tuple[str, np.ndarray | None]]:
     """File name and label map of each picture and frame that has one; None if it is a raster that is too large."""
     for one in (entry for entry in inputs if entry.error is None):
         if one.video:
             for path in sorted((outputs.folder / "labels" / one.name).glob("*.png")):
-                if (labels := read_picture(path, ("P", "I;16"))) is not None:
+                labels = read_picture(path, ("P", "I;16")) if printable(f"{one.name}/{path.stem}") in done else None
+                if labels is not None:
                     yield f"{one.name}/{path.name}", labels
+            continue
+        if printable(one.name) not in done:
             continue
         suffix = one.path.suffix
         name = one.name if PurePosixPath(one.name).suffix == suffix else one.name + suffix

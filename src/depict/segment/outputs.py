@@ -63,6 +63,8 @@ class Outputs:
     probabilities: bool = False
     overwrite: bool = False
     opacity: float = OPACITY
+    settings: str = ""
+    """Identifies the model and the settings that outputs are made with."""
 
     @functools.cached_property
     def label_values(self) -> np.ndarray:
@@ -92,14 +94,6 @@ class Outputs:
             "probabilities": (self.probabilities, "npz"),
         }
         return {folder: self.folder / folder / f"{name}.{end}" for folder, (on, end) in wanted.items() if on}
-
-    def complete(self, name: str, kind: Kind = "picture") -> bool:
-        """Whether all outputs of a picture exist and are to be kept."""
-        return not self.overwrite and all(path.is_file() for path in self.files(name, kind).values())
-
-    def existing_labels(self, name: str, kind: Kind = "picture") -> np.ndarray | None:
-        """The label map of a picture, if all its outputs exist and are to be kept."""
-        return read_picture(self.files(name, kind)["labels"], ("P", "I;16")) if self.complete(name, kind) else None
 
     def existing_score(self, name: str, kind: Kind = "picture") -> dict[str, float]:
         """The confidence of a picture whose outputs are kept, for the summary; nothing if none is requested."""

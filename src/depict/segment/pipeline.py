@@ -19,10 +19,12 @@ from PIL import Image
 
 from depict.errors import UserError
 from depict.inference.predictors import Predictor
+from depict.io.checksums import checksum, file_checksum
 from depict.io.images import read_image
 from depict.prediction import record_bands
 from depict.segment.inputs import Input
-from depict.segment.outputs import Kind, Outputs, confidence_levels, confidence_score
+from depict.segment.journal import Journal
+from depict.segment.outputs import Kind, Outputs, confidence_levels, confidence_score, read_picture
 from depict.segment.raster import is_raster, predict_labels, raster_facts, segment_raster
 from depict.segment.summary import Row, printable
 from depict.segment.video import video_frames
@@ -39,16 +41,16 @@ def segment_all(
     workers: int,
     rank: int = 0,
     world: int = 1,
-    sources: dict[str, str] | None = None,
 ) -> Iterator[Row]:
     """Segment this process's share of the inputs and write the outputs; yields a row of the summary for each picture.
 
-    A picture that cannot be read or predicted yields a row with status "failed" and its error. `sources` are the files
-    that existing outputs were made from; a picture whose name is taken by another file fails.
+    A picture that cannot be read or predicted yields a row with status "failed" and its error, and so does one whose
+    name is taken by the outputs of another. Outputs that the journal proves to be those of the picture are kept.
     """
+    journal = Journal(outputs.folder, outputs.settings, rank)
     with _threads(workers) as readers, _threads(workers) as writers:
         pending: deque[_Write] = deque()
-        for job, picture in _read_ahead(_jobs(inputs, rank, world), outputs, sources or {}, readers, workers):
+        for job, picture in _read_ahead(_jobs(inputs, rank, world), outputs, journal, readers, workers):
             row: Row = {"name": printable(job.name), "source": job.source, "order": job.order}
             if picture.error is not None:
                 yield row | {"status": "failed", "error": printable(picture.error)}
@@ -59,13 +61,16 @@ def segment_all(
             elif picture.facts is not None:
                 yield row | {"status": "kept"} | picture.facts
             elif job.kind == "raster":
+                journal.begin(job.name, job.source)
                 try:
                     facts = segment_raster(predictor, job.path, outputs, job.name)
                 except UserError as error:
                     yield row | {"status": "failed", "error": f"'{job.source}': {printable(str(error))}"}
                     continue
+                journal.finish(job.name, job.source, picture.content, outputs.files(job.name, job.kind).values())
                 yield row | {"status": "written"} | facts
             elif picture.image is not None:
+                journal.begin(job.name, job.source)
                 try:
                     labels, levels = _predict(predictor, picture.image, outputs, job.name)
                 except PredictionError as error:
@@ -77,7 +82,7 @@ def segment_all(
                     row["confidence"] = confidence_score(levels)
                 while pending and (len(pending) > workers or _pixels(pending) + labels.size > AHEAD_PIXELS):
                     yield pending.popleft().wait()
-                done = writers.submit(outputs.write, job.name, job.kind, picture.image, labels, shares, levels)
+                done = writers.submit(_write, outputs, journal, job, picture, labels, shares, levels)
                 pending.append(_Write(row, labels.size, done))
                 del picture, labels, levels, done  # or they stay in memory while the next picture is awaited
         while pending:
@@ -99,6 +104,8 @@ class _Job(NamedTuple):
     kind: Kind = "picture"
     pixels: int = 0
     read: Callable[[], np.ndarray] | None = None
+    content: Callable[[], str] = str
+    """Gives the checksum of the file or frame."""
     error: str | None = None
     """Why there is nothing to read."""
 
@@ -107,6 +114,8 @@ class _Picture(NamedTuple):
     """What reading gave: the image (H, W, 3), what an earlier call wrote, or an error; nothing for a raster."""
 
     image: np.ndarray | None = None
+    content: str = ""
+    """The checksum of what it was read from."""
     labels: np.ndarray | None = None
     """Labels (H, W) that are kept."""
     facts: dict[str, Any] | None = None
@@ -136,6 +145,8 @@ def _jobs(inputs: Sequence[Input], rank: int, world: int) -> Iterator[_Job]:
             continue
         if turn % world == rank:
             job = _Job(entry.name, entry.path, printable(entry.path), (index, 0), error=entry.error)
+            if entry.error is None:
+                job = job._replace(content=partial(_file_content, entry.path))
             if entry.error is None and is_raster(entry.path):
                 job = job._replace(kind="raster")
             elif entry.error is None:
@@ -151,7 +162,8 @@ def _frames(video: Input, index: int, rank: int, world: int) -> Iterator[_Job]:
         for number, image in video_frames(video.path, rank, world):
             pixels = image.shape[0] * image.shape[1]
             name, order = f"{video.name}/{number:06d}", (index, number)
-            yield _Job(name, video.path, source, order, "frame", pixels, partial(np.asarray, image))
+            read, content = partial(np.asarray, image), partial(_frame_content, image)
+            yield _Job(name, video.path, source, order, "frame", pixels, read, content)
     except UserError as error:
         if rank == 0:
             name, order = f"{video.name}/{number + 1:06d}", (index, number + 1)
@@ -170,7 +182,7 @@ def _header_pixels(path: Path) -> int:
 
 
 def _read_ahead(
-    jobs: Iterable[_Job], outputs: Outputs, sources: dict[str, str], pool: ThreadPoolExecutor, workers: int
+    jobs: Iterable[_Job], outputs: Outputs, journal: Journal, pool: ThreadPoolExecutor, workers: int
 ) -> Iterator[tuple[_Job, _Picture]]:
     """Read pictures in threads, in order, as far ahead as workers and pixels allow."""
     waiting: deque[tuple[_Job, Future[_Picture]]] = deque()
@@ -181,44 +193,56 @@ def _read_ahead(
             first, future = waiting.popleft()
             yield first, future.result()
             del future
-        waiting.append((job, pool.submit(_read, job, outputs, sources)))
+        waiting.append((job, pool.submit(_read, job, outputs, journal)))
     while waiting:
         first, future = waiting.popleft()
         yield first, future.result()
         del future
 
 
-def _read(job: _Job, outputs: Outputs, sources: dict[str, str]) -> _Picture:
-    """Read a picture, or the labels that are kept from an earlier call."""
+def _read(job: _Job, outputs: Outputs, journal: Journal) -> _Picture:
+    """Read a picture, or what is kept of it from an earlier call."""
     if job.error is not None:
         return _Picture(error=job.error)
+    files = outputs.files(job.name, job.kind)
     try:
+        content = job.content()  # before it is read: if it is changed in between, the next call notices
+        kept = not outputs.overwrite and journal.keeps(job.name, job.source, content, files.values())
         if job.read is None:
-            kept = _Picture(facts=_kept_raster(job, outputs))
-        else:
-            kept = _Picture(labels=outputs.existing_labels(job.name, job.kind))
-            if kept.labels is None:
-                return _Picture(image=job.read())
+            return _Picture(content=content, facts=raster_facts(job.path, outputs, job.name)[0] if kept else None)
+        if kept and (labels := read_picture(files["labels"], ("P", "I;16"))) is not None:
+            return _Picture(labels=labels)
+        return _Picture(image=job.read(), content=content)
     except UserError as error:
         return _Picture(error=str(error))
-    if kept.labels is None and kept.facts is None:
-        return kept
-    other = sources.get(printable(job.name), job.source)
-    if other != job.source:
-        return _Picture(
-            error=f"'{job.source}' would overwrite the outputs of '{other}': choose another --out, or give --overwrite."
-        )
-    return kept
 
 
-def _kept_raster(job: _Job, outputs: Outputs) -> dict[str, Any] | None:
-    """The entries in the summary of a raster whose outputs are complete."""
-    if not outputs.complete(job.name, job.kind):
-        return None
+def _file_content(path: Path) -> str:
+    """The checksum of a file; that of anything else is not needed, since reading it fails."""
     try:
-        return raster_facts(job.path, outputs, job.name)[0]
-    except UserError:
-        return None  # damaged, or of another raster: it is made again
+        return file_checksum(path) if path.is_file() else ""
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror}.") from error
+
+
+def _frame_content(image: np.ndarray) -> str:
+    """The checksum of an image (H, W, 3)."""
+    return checksum(str(image.shape).encode(), np.ascontiguousarray(image).data)
+
+
+def _write(
+    outputs: Outputs,
+    journal: Journal,
+    job: _Job,
+    picture: _Picture,
+    labels: np.ndarray,
+    shares: dict[int, float],
+    levels: np.ndarray | None,
+) -> None:
+    """Write the outputs of a picture, and note in the journal that they are complete."""
+    assert picture.image is not None
+    outputs.write(job.name, job.kind, picture.image, labels, shares, levels)
+    journal.finish(job.name, job.source, picture.content, outputs.files(job.name, job.kind).values())
 
 
 def _predict(

@@ -6,6 +6,19 @@ from pathlib import Path
 
 from depict.errors import UserError
 from depict.inference.predictors import Predictor
+from depict.io.checksums import checksum, file_checksum
+from depict.io.hub import CONFIG, WEIGHTS, local_run
+
+
+def locate_model(model: str) -> Path:
+    """An .onnx file, or the folder of a run, which is fetched first if it is on the hub."""
+    return Path(model) if Path(model).suffix.lower() == ".onnx" else local_run(model)
+
+
+def model_checksum(model: Path) -> str:
+    """A checksum that changes with the predictions: of an .onnx file, or of a run's weights and settings."""
+    files = [model] if model.is_file() else [model / CONFIG, model / WEIGHTS]
+    return checksum(*(file_checksum(file).encode() for file in files))
 
 
 def open_predictor(

@@ -20,8 +20,8 @@ Row = dict[str, Any]
 class Summary:
     """The summary of a folder, which grows over several calls.
 
-    Files that depict did not write are never overwritten, and outputs that were made with other settings, or of another
-    picture, are never kept as the requested ones.
+    Files that depict did not write are never overwritten, and outputs that were made with other settings are never kept
+    as the requested ones.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
@@ -44,14 +44,9 @@ class Summary:
                 f"{json.dumps(before[different[0]])}): choose another --out, or give --overwrite."
             )
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """The file that the outputs of each name were made from."""
-        return {name: source for (name, source), row in self.rows.items() if row["status"] != "failed"}
-
     def write(self, rows: Iterable[Row], ignored: Sequence[Path], by_confidence: bool = False) -> list[Row]:
         """Add rows and write the file; returns all rows in their order: as they came, or the least certain first."""
-        sources = self.sources
+        sources = {name: source for (name, source), row in self.rows.items() if row["status"] != "failed"}
         for row in sorted(rows, key=lambda row: row["order"]):
             name, source = row["name"], row["source"]
             if row["status"] != "failed" and name in sources:
