@@ -35,6 +35,7 @@ ANALYSES = {
     "perturbation": "Perturbation",
     "derivation": "Derivation",
     "gradient_terms": "GradientTerms",
+    "levels": "Levels",
 }
 """The class in each module of `depict.analysis`, in the order of the report."""
 

@@ -48,7 +48,7 @@ def main(
         pictures: Use the pictures in this folder instead. Without ground truth some analyses have fewer numbers.
         images: Largest number of images, evenly spaced.
         only: Analyses to run, such as principal,low_rank. All: principal, orthogonality, class_embeddings,
-            coding_rates, low_rank, perturbation, derivation, gradient_terms.
+            coding_rates, low_rank, perturbation, derivation, gradient_terms, levels.
         overwrite: Replace an existing report.
         device: cpu, cuda, cuda:1 or mps.
     """
