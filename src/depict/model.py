@@ -126,14 +126,25 @@ class SegmentationModel(nn.Module):
         sides = [(self.multiple[0] // height, self.multiple[1] // width) for height, width in self.encoder.strides]
         return [(*side, dim) for side, dim in zip(sides, self.encoder.dims, strict=True)]
 
+    @property
+    def level_names(self) -> list[str]:
+        """The levels that the neck sums up, such as `stride 4` or, of several blocks of a ViT, `block 2`."""
+        stem = ["stem"] if self.stem else []
+        if self.config.encoder.blocks:
+            return stem + [f"block {block}" for block in self.config.encoder.blocks]
+        return stem + [f"stride {height}" for height, _ in self.encoder.strides]
+
     def head(self) -> nn.Module:
         """What follows the encoder, as a module of its own: the masks of `features`."""
         return self.decoder if self.neck is None else Head(self)
 
     def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
-        levels, grid = self.levels(images), self.grid((images.shape[-2], images.shape[-1]))
-        return self.neck(levels, grid) if self.neck else levels[0].flatten(1, 2), grid
+        grid = self.grid((images.shape[-2], images.shape[-1]))
+        return self._tokens(self.levels(images), grid), grid
+
+    def _tokens(self, levels: list[Tensor], grid: tuple[int, int]) -> Tensor:
+        return self.neck(levels, grid) if self.neck else levels[0].flatten(1, 2)
 
     def masks(self, images: Tensor) -> Tensor:
         """Logits (B, C, h, w) on the grid of tokens of normalized images (B, 3, H, W), padded to `multiple`."""
@@ -214,7 +225,12 @@ class SegmentationModel(nn.Module):
     def unroll(self, image: ImageLike, attention: bool = False) -> Trace:
         """Every step of the decoder for one whole image, which is resized as in `predict`."""
         with eval_mode(self):
-            return self.decoder.unroll(*self.tokens(self.network_input(image)[None]), attention=attention)
+            pixels = self.network_input(image)[None]
+            levels, grid = self.levels(pixels), self.grid((pixels.shape[-2], pixels.shape[-1]))
+            trace = self.decoder.unroll(self._tokens(levels, grid), grid, attention=attention)
+            if self.neck:
+                trace.contributions = torch.stack(self.neck.contributions(levels, grid))
+            return trace
 
     def network_input(self, image: ImageLike, layout: Layout | None = None) -> Tensor:
         """The whole image as the network sees it, normalized float32 (3, H, W) on the model's device.

@@ -43,6 +43,8 @@ class Trace:
     with_attention: bool = False
     tokens: Tensor | None = None
     """Tokens from the encoder, (B, N, token_dim). Equal to Z0, except in Segmenter, which projects them first."""
+    contributions: Tensor | None = None
+    """What each level adds to the tokens, (levels, B, N, token_dim), if the model has a neck."""
     Z0: Tensor | None = None
     """Patch embeddings before the first step, (B, N, D)."""
     Q0: Tensor | None = None
