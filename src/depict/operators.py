@@ -50,22 +50,22 @@ def msca_explicit(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 
     return _lift(F.dropout(A, dropout) @ W, P), A
 
 
-def mssa_exact(Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
-    """sum_h W_h (I + a_h W_h^T W_h)^-1 P'_h with the coordinates W_h = Z P'_h^T, a (heads,): (..., N, D).
+def mssa_exact(Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float = 1.0) -> Tensor:
+    """step_size * sum_h W_h (I + a_h W_h^T W_h)^-1 P'_h with W_h = Z P'_h^T, a (heads,): (..., N, D).
 
     The gradient of sum_h R_h / a_h, where R_h = 1/2 logdet(I + a_h W_h^T W_h) is the projected coding rate: paper eq.
     (22) before its inverse is replaced by a softmax. a = M / (N epsilon^2) in the paper.
     """
-    return _exact_step(Z, Z, P, a)
+    return _exact_step(Z, Z, P, a, step_size)
 
 
-def msca_exact(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
-    """sum_h V_h (I + a_h W_h^T W_h)^-1 P'_h with V_h = Q P'_h^T and W_h = Z P'_h^T, a (heads,): (..., C, D).
+def msca_exact(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float = 1.0) -> Tensor:
+    """step_size * sum_h V_h (I + a_h W_h^T W_h)^-1 P'_h with V_h = Q P'_h^T, W_h = Z P'_h^T, a (heads,): (..., C, D).
 
     The gradient with respect to Q of sum_h 1/2 tr(V_h (I + a_h W_h^T W_h)^-1 V_h^T): what Q would add to the coding
     rate of Z, to first order and divided by a_h (docs/theory.md).
     """
-    return _exact_step(Q, Z, P, a)
+    return _exact_step(Q, Z, P, a, step_size)
 
 
 def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
@@ -178,13 +178,13 @@ class MSSA(SubspaceAttention):
     def forward(self, Z: Tensor) -> Tensor:
         """step_size * MSSA(Z | P), (..., N, dim), by the fused path or in the exact form."""
         if self.exact:
-            return self.step_size * mssa_exact(Z, self.P, self.a(Z.shape[-2]))
+            return mssa_exact(Z, self.P, self.a(Z.shape[-2]), self.step_size)
         return self.step_size * mssa(Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """The same update by the explicit path, and the attention or signed kernel (..., heads, N, N)."""
         if self.exact:
-            return self.step_size * mssa_exact(Z, self.P, self.a(Z.shape[-2])), self.weights(Z, Z)
+            return mssa_exact(Z, self.P, self.a(Z.shape[-2]), self.step_size), self.weights(Z, Z)
         update, A = mssa_explicit(Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
@@ -195,13 +195,13 @@ class MSCA(SubspaceAttention):
     def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
         """step_size * MSCA(Q | Z, P) for Q (..., C, dim) and Z (..., N, dim): (..., C, dim)."""
         if self.exact:
-            return self.step_size * msca_exact(Q, Z, self.P, self.a(Z.shape[-2]))
+            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size)
         return self.step_size * msca(Q, Z, self.P, self.heads, self.active_dropout)
 
     def explicit(self, Q: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
         """The same update by the explicit path, and the attention or signed kernel (..., heads, C, N)."""
         if self.exact:
-            return self.step_size * msca_exact(Q, Z, self.P, self.a(Z.shape[-2])), self.weights(Q, Z)
+            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size), self.weights(Q, Z)
         update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
         return self.step_size * update, A
 
@@ -316,12 +316,12 @@ def _literal_scale(Z: Tensor, head_dim: int, epsilon: float) -> float:
     return head_dim / (Z.shape[-2] * epsilon**2)
 
 
-def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
-    """sum_h V_h S_h^-1 P'_h with S_h = I + a_h W_h^T W_h, for queries Q (..., C, D) and tokens Z (..., N, D).
+def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float) -> Tensor:
+    """step_size * sum_h V_h S_h^-1 P'_h with S_h = I + a_h W_h^T W_h, for queries Q (..., C, D), tokens Z (..., N, D).
 
-    S_h^-1 is multiplied into P'_h before the tokens, so the work on N tokens is three matrix products: N D K, N K M
-    and N D K multiply-adds. If D <= K, two products in the embedding space, N D D each, are fewer. Gram matrices and
-    inverses are computed in float32 at least: in bfloat16, S_h would not be positive definite.
+    S_h^-1 and the step size are multiplied into P'_h before the tokens, so the work on N tokens is three matrix
+    products: N D K, N K M and N D K multiply-adds. If D <= K, two products in the embedding space, N D D each, are
+    fewer. Gram matrices and inverses are computed in float32 at least: in bfloat16, S_h would not be positive definite.
     """
     heads, (K, D) = len(a), P.shape
     _check_bases(Q, P, heads)
@@ -331,12 +331,12 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
             bases = _wide(P).unflatten(0, (heads, -1))
             covariance = _gram(Z, 1)
             lifted = _inverse(bases @ covariance @ bases.mT, a) @ bases
-            step = bases.flatten(0, 1).mT @ lifted.flatten(-3, -2)
+            step = step_size * (bases.flatten(0, 1).mT @ lifted.flatten(-3, -2))
         return Q @ step.to(Q.dtype)
     W = F.linear(Z, P)
     V = W if Q is Z else F.linear(Q, P)
     with torch.autocast(Z.device.type, enabled=False):
-        lifted = _inverse(_gram(W, heads), a) @ _wide(P).unflatten(0, (heads, -1))
+        lifted = step_size * (_inverse(_gram(W, heads), a) @ _wide(P).unflatten(0, (heads, -1)))
     return V @ lifted.flatten(-3, -2).to(V.dtype)
 
 

@@ -74,7 +74,7 @@ def attention_sheet(
 
 def _own_ends(signed: bool) -> tuple[str, str]:
     """The ends of the color bar if every map has its own scale."""
-    return ("negative", "positive, largest size of each map") if signed else ("0", "largest value of each map")
+    return ("-max", "max |value| of each map") if signed else ("0", "largest value of each map")
 
 
 def _draw_bar(sheet: Image.Image, corner: tuple[int, int], lowest: str, highest: str, font: Font, signed: bool) -> None:

@@ -23,21 +23,25 @@ def figures(result: Result) -> dict[str, Figure]:
     measured: MeasuredDirections = result.measured
     drawn = {"shares": shares_by_class(measured)}
     if measured.images:
+        shades = direction_colors(measured)
         present = sorted({int(label) for image in measured.images for label in np.unique(image.labels)})
         legend = {measured.names[label]: measured.palette[label] for label in present}
-        drawn["images"] = maps_of_images([panels(image, measured.palette) for image in measured.images], legend)
+        drawn["images"] = maps_of_images([panels(image, measured.palette, shades) for image in measured.images], legend)
     return drawn
 
 
-def panels(image: DirectionMap, palette: Sequence[Color]) -> dict[str, np.ndarray]:
+def direction_colors(measured: MeasuredDirections) -> dict[int, Color]:
+    """The color of direction k of class c by c * K + k: the most frequent one has the color of the class."""
+    colors, K = {}, measured.counts.shape[1]
+    for label, (color, counts) in enumerate(zip(measured.palette, measured.counts, strict=True)):
+        for rank, k in enumerate(counts.argsort(descending=True, stable=True).tolist()):
+            colors[label * K + k] = shade(color, rank) if rank else color
+    return colors
+
+
+def panels(image: DirectionMap, palette: Sequence[Color], shades: dict[int, Color]) -> dict[str, np.ndarray]:
     """The image, its classes, and its directions as shades of the class colors."""
-    classes = dict(enumerate(palette))
-    count = int(image.directions.max()) + 1
-    shades = {
-        label * count + k: color if k == 0 else shade(color, k)
-        for label, color in classes.items()
-        for k in range(count)
-    }
+    classes, K = dict(enumerate(palette)), len(shades) // len(palette)
 
     def enlarged(values: np.ndarray, colors: dict[int, Color]) -> np.ndarray:
         return thumbnail(on_pixels(paint(values, colors), image.size, image.cells))
@@ -45,7 +49,7 @@ def panels(image: DirectionMap, palette: Sequence[Color]) -> dict[str, np.ndarra
     return {
         "input": image.image,
         "classes": enlarged(image.labels, classes),
-        "directions": enlarged(image.labels * count + image.directions, shades),
+        "directions": enlarged(image.labels * K + image.directions, shades),
     }
 
 

@@ -16,8 +16,8 @@ ABOUT = (
 )
 CAPTIONS = {
     "shares": "The most frequent predicted classes, each divided by the directions that its patches belong to.",
-    "images": "The directions are shades of the color of the class: the first has the color itself, the second is "
-    "lighter, the third darker, and so on.",
+    "images": "The directions are shades of the color of the class: the most frequent one has the color itself, the "
+    "next is lighter, the third darker, and so on.",
 }
 
 
