@@ -1,8 +1,8 @@
 """Screenshots of the explorer for README and docs/explorer.md.
 
-    depict demo
-    depict serve runs/demo/depict_sa runs/demo/segmenter --port 8765 &
-    python docs/images/explorer.py http://127.0.0.1:8765/
+depict demo
+depict serve runs/demo/depict_sa runs/demo/segmenter --port 8765 &
+python docs/images/explorer.py http://127.0.0.1:8765/
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ FOLDER = Path(__file__).parent
 
 
 def shoot(page: Page, name: str) -> None:
+    """Save what the page shows, without the crosshair."""
     page.mouse.move(0, 0)
     page.wait_for_timeout(300)
     page.screenshot(path=FOLDER / f"explorer_{name}.png")
 
 
 def main(address: str) -> None:
+    """Use three views of the page at this address as a person would."""
     with sync_playwright() as playwright:
         flags = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
