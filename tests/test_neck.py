@@ -101,7 +101,7 @@ def test_several_blocks_are_the_outputs_of_those_blocks():
     for block in model.encoder.vit.blocks:
         block.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     with torch.no_grad():
-        first, last = model.levels(torch.randn(1, 3, 32, 32))
+        (first, last), _ = model.levels(torch.randn(1, 3, 32, 32))
     prefix = model.encoder.vit.num_prefix_tokens
     assert torch.equal(first.flatten(1, 2), outputs[1][:, prefix:])
     assert torch.equal(last.flatten(1, 2), outputs[3][:, prefix:])

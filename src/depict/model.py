@@ -106,19 +106,23 @@ class SegmentationModel(nn.Module):
         stem = self.stem.multiply_adds(padded) if self.stem else 0
         return stem + (self.neck.multiply_adds(sizes) if self.neck else 0)
 
-    def levels(self, images: Tensor) -> list[Tensor]:
-        """The encoder's levels (B, h, w, D), the stem's first, of normalized images (B, 3, H, W), zero-padded."""
+    def levels(self, images: Tensor) -> tuple[list[Tensor], tuple[int, int]]:
+        """The encoder's levels (B, h, w, D), the stem's first, and the size of the padded images.
+
+        Images (B, 3, H, W) are normalized, and are zero-padded on the right and bottom.
+        """
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
             raise UserError(f"images must have shape (batch, 3, height, width), not {tuple(images.shape)}.")
         below, right = (-side % multiple for side, multiple in zip(images.shape[-2:], self.multiple, strict=True))
         padded = F.pad(images, (0, right, 0, below))
-        return [*([self.stem(padded)] if self.stem else []), *self.encoder(padded)]
+        levels = [*([self.stem(padded)] if self.stem else []), *self.encoder(padded)]
+        return levels, (padded.shape[-2], padded.shape[-1])
 
     def features(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """All levels of a frozen encoder, to be kept: (B, N, F) for the cells of `multiple` pixels, and their grid."""
-        height, width = padded_size((images.shape[-2], images.shape[-1]), self.multiple)
+        levels, (height, width) = self.levels(images)
         grid = (height // self.multiple[0], width // self.multiple[1])
-        return pack(self.levels(images), grid), grid
+        return pack(levels, grid), grid
 
     @property
     def level_shapes(self) -> list[tuple[int, int, int]]:
@@ -140,8 +144,9 @@ class SegmentationModel(nn.Module):
 
     def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
-        grid = self.grid((images.shape[-2], images.shape[-1]))
-        return self._tokens(self.levels(images), grid), grid
+        levels, (height, width) = self.levels(images)
+        grid = (height // self.stride[0], width // self.stride[1])
+        return self._tokens(levels, grid), grid
 
     def _tokens(self, levels: list[Tensor], grid: tuple[int, int]) -> Tensor:
         return self.neck(levels, grid) if self.neck else levels[0].flatten(1, 2)
@@ -226,7 +231,8 @@ class SegmentationModel(nn.Module):
         """Every step of the decoder for one whole image, which is resized as in `predict`."""
         with eval_mode(self):
             pixels = self.network_input(image)[None]
-            levels, grid = self.levels(pixels), self.grid((pixels.shape[-2], pixels.shape[-1]))
+            levels, size = self.levels(pixels)
+            grid = self.grid(size)
             trace = self.decoder.unroll(self._tokens(levels, grid), grid, attention=attention)
             if self.neck:
                 trace.contributions = torch.stack(self.neck.contributions(levels, grid))
