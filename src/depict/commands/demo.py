@@ -119,8 +119,8 @@ def draw_predictions(models: dict[str, SegmentationModel], path: Path) -> None:
     for column, index in enumerate(SHOWN):
         image, truth = scenes.read(index)
         pixels = image.permute(1, 2, 0).numpy()
-        pictures = [pixels, blend_labels(pixels, truth.numpy(), scenes.palette)]
-        pictures += [blend_labels(pixels, model.predict(pixels).labels, scenes.palette) for model in models.values()]
+        maps = [truth.numpy(), *(model.predict(pixels).labels for model in models.values())]
+        pictures = [pixels, *(blend_labels(pixels, labels, scenes.palette, opacity=0.6) for labels in maps)]
         for row, picture in enumerate(pictures):
             axes[row, column].imshow(picture)
             axes[row, column].set(xticks=[], yticks=[])

@@ -109,19 +109,26 @@ def write_sheet(rows: Sequence[Row], outputs: Outputs) -> Path:
     overlays = [outputs.folder / "overlays" / f"{row['name']}.png" for row in rows]
     pairs = zip(rows, overlays, strict=True)
     shown = [(row, path) for row, path in pairs if row["status"] != "failed" and path.is_file()][: COLUMNS * ROWS]
-    lines = -(-len(shown) // COLUMNS)
-    column, line = TILE + GAP, TILE + CAPTION + GAP
-    sheet = Image.new("RGB", (COLUMNS * column + GAP, max(1, lines) * line + GAP), PAPER)
+    tiles = [_tile(row, path) for row, path in shown]
+    tall = max((tile.height for tile in tiles), default=1)
+    column, line = TILE + GAP, tall + CAPTION + GAP
+    columns, lines = max(1, min(COLUMNS, len(tiles))), -(-len(tiles) // COLUMNS)
+    sheet = Image.new("RGB", (columns * column + GAP, lines * line + GAP), PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    for number, (row, path) in enumerate(shown):
+    for number, ((row, _), tile) in enumerate(zip(shown, tiles, strict=True)):
         x, y = GAP + number % COLUMNS * column, GAP + number // COLUMNS * line
-        with Image.open(path) as picture:
-            width = min(picture.width, row["width"])
-            tile = picture.crop((0, 0, width, round(width * row["height"] / row["width"])))  # without the legend
-            tile.thumbnail((TILE, TILE))
         sheet.paste(tile, (x, y))
         end = f"  {100 * row['confidence']:.1f} %" if "confidence" in row else ""
-        draw.text((x, y + TILE + 2), fit_text(row["name"], font, TILE, end), INK, font)
+        draw.text((x, y + tall + 2), fit_text(row["name"], font, TILE, end), INK, font)
     with atomic_path(outputs.folder / SHEET) as temporary:
         sheet.save(temporary, "png")
     return outputs.folder / SHEET
+
+
+def _tile(row: Row, path: Path) -> Image.Image:
+    """An overlay without its legend, scaled down."""
+    with Image.open(path) as picture:
+        width = min(picture.width, row["width"])
+        tile = picture.crop((0, 0, width, max(1, round(width * row["height"] / row["width"]))))
+        tile.thumbnail((TILE, TILE))
+        return tile

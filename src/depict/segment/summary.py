@@ -38,7 +38,7 @@ class Summary:
         different = [key for key in settings if key in before and before[key] != settings[key]]
         if before and not different:
             self.rows = {(row["name"], row["source"]): row for row in before["pictures"]}
-        elif before and not overwrite:
+        elif filled and not overwrite:
             raise UserError(
                 f"the outputs in '{folder}' were made with another setting ({different[0]}: "
                 f"{json.dumps(before[different[0]])}): choose another --out, or give --overwrite."

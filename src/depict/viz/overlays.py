@@ -78,7 +78,7 @@ def _blend(image: np.ndarray, labels: np.ndarray, palette: Sequence[Color], opac
     solid = np.zeros((np.iinfo(labels.dtype).max + 1, 3), np.uint8)
     solid[: len(palette)] = palette
     tint = solid.astype(np.uint16) * strength
-    line = max(1, round(min(labels.shape) / 400))  # pixels on each side of a border
+    line = max(1, min(3, round(min(labels.shape) / 400)))  # pixels on each side of a border
     for start, stop in _row_bands(*labels.shape):
         pixels, rows = image[start:stop], labels[start:stop]
         mixed = ((pixels.astype(np.uint16) * (256 - strength) + tint[rows]) >> 8).astype(np.uint8)
