@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode categories of control characters, invisible ones, halves of characters, and line breaks."""
+JOINERS = "\u200c\u200d"
+"""Invisible characters that words of some scripts need."""
 
 
 def printable(text: object) -> str:
@@ -40,9 +47,9 @@ def progress_bar(iterable: Iterable[Any] | None = None, desc: str = "", **option
 
 
 def _visible(character: str) -> str:
-    if character.isprintable():
+    if character in JOINERS or unicodedata.category(character) not in HIDDEN:
         return character
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # how Python stores a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character.encode("unicode_escape").decode("ascii")
