@@ -29,9 +29,10 @@ def printable(text: object) -> str:
 def say(*lines: object, error: bool = False) -> None:
     """Print each line, to stderr if it is an `error` or a remark, above any progress bar."""
     tqdm = sys.modules.get("tqdm")  # not imported by a command that shows no bar
-    write = tqdm.tqdm.write if tqdm else print
+    write, stream = tqdm.tqdm.write if tqdm else print, sys.stderr if error else sys.stdout
     for line in lines or ("",):
-        write(printable(line), file=sys.stderr if error else sys.stdout)
+        write(printable(line), file=stream)
+    stream.flush()
 
 
 def say_text(text: object) -> None:
