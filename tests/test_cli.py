@@ -104,7 +104,10 @@ def test_the_version_is_printed(capsys):
         (["info", "--decoder", "depict_saa"], "depict: unknown decoder 'depict_saa'. Did you mean 'depict_sa'?"),
         (["info", "--decoder", "depict_sa", "--encoder", "vit_tny_patch16_224"], "depict: unknown encoder"),
         (["info", "--decoder", "linear", "--decoder.layers", "2"], "depict: unknown option for the decoder 'linear'"),
-        (["info", "--decoder", "depict_sa", "--image-size", "0"], "depict: --image-size and --classes must be"),
+        (
+            ["info", "--decoder", "depict_sa", "--image-size", "0"],
+            "depict: --image-size must be at least 1, not 0.",
+        ),
         (["study", "pertubation"], "depict: unknown study 'pertubation'. Did you mean 'perturbation'?"),
         (["segment", "run", "--out", "out"], "depict: no pictures given"),
         (["analyze", "--out", "out"], "depict: no runs were given"),

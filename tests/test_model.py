@@ -123,7 +123,7 @@ TINY = {"encoder": "vit_tiny_patch16_224", "image_size": 32}
         (lambda: depict.create_model("depict_sb", num_classes=3, **TINY), "unknown decoder 'depict_sb'"),
         (lambda: depict.create_model("depict_sa", num_classes=3, encoder="vit_huge"), "unknown encoder 'vit_huge'"),
         (lambda: depict.create_model("depict_sa", num_classes=0, **TINY), "num_classes must be at least 1, not 0"),
-        (lambda: depict.create_model("depict_sa", **TINY), "num_classes must be at least 1, not None"),
+        (lambda: depict.create_model("depict_sa", **TINY), "num_classes must be a whole number, not None"),
         (lambda: depict.create_model("linear", num_classes=3, layers=2, **TINY), "unknown option for the decoder"),
         (lambda: depict.create_model("linear", num_classes=3, classes=["a"], **TINY), "1 class names do not match"),
         (lambda: depict.create_model("linear", classes=["a", "a"], **TINY), "two classes have the same name"),

@@ -1,5 +1,6 @@
 """A run on disk: written, read back, locked, compared."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,51 @@ def test_metrics_that_cannot_be_written_are_named(tmp_path):
     metrics.path.symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"^cannot write '.*metrics\.jsonl': No space left on device$"):
         metrics.write(iteration=1, loss=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": {"sky": [0, 0, 256]}}, "a color must be red, green and blue, each from 0 to 255, not"),
+        ({"classes": {"sky": [0, 0, -1]}}, "a color must be"),
+        ({"classes": {"sky": [0, 0, float("nan")]}}, "a color must be"),
+        ({"classes": {"sky": [0, 0]}}, "a color must be"),
+        ({"classes": {"sky": [0, 0, "x"]}}, "a color must be"),
+        ({"classes": {"sky": "blue"}}, "does not list its classes as `name: "),
+        ({"classes": ["sky"]}, "does not list its classes as `name: "),
+        ({"classes": {}}, "there must be 1 to 32768 classes, not 0"),
+        ({"classes": {1: [0, 0, 0], "1": [0, 0, 1]}}, "two classes have the same name"),
+        ({"classes": {"n" * 100_000: [0, 0, 0]}}, "the class name 'nnnnnnnnnnnnnnnnnnnn...' has 100000 characters"),
+        ({"classes": {"sky\nroad": [0, 0, 0]}}, r"the class name 'sky.nroad' holds control characters"),
+        ({"train": {"lr": float("nan")}}, r", train.lr must be a number, not nan\.$"),
+        ({"decoder": {"name": "linear"}, "image_size": [32, 10**9]}, ", image_size must be at most 16384"),
+        ({"encoder": {"depth": 10_000_000}}, ", encoder.depth must be at most 256, not 10000000"),
+    ],
+)
+def test_a_damaged_or_hostile_configuration_is_refused_in_one_line(tmp_path, changes, message):
+    save(tiny_model(), tmp_path)
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | changes))
+    with pytest.raises(UserError, match=message) as caught:
+        depict.load(tmp_path)
+    assert str(caught.value).startswith(f"'{tmp_path / 'config.yaml'}'")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 250
+
+
+def test_a_model_far_larger_than_its_weights_is_refused_before_it_is_built(tmp_path):
+    save(tiny_model(), tmp_path)
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    for section, changes in {
+        "encoder": {"name": "vit_giant_patch14_224", "dim": 8192, "depth": 100, "patch_size": None},
+        "decoder": {"name": "depict_sa", "layers": 100, "heads": 1000, "head_dim": 16000},
+    }.items():
+        hostile = values | {section: {key: value for key, value in changes.items() if value is not None}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(hostile))
+        with pytest.raises(UserError, match=f"the {section} '.*' has [0-9,]+ parameters, (far more|which do not fit)"):
+            depict.load(tmp_path)
+
+
+def test_a_run_in_a_folder_that_is_not_utf8_is_loaded(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    save(tiny_model(), folder)
+    assert depict.load(folder).classes == tiny_model().classes

@@ -1,26 +1,31 @@
 """What is printed: one line per line, whatever is in a name."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from depict import UserError
 from depict.data.pairs import DataError
-from depict.terminal import printable, progress_bar, say, say_text
+from depict.terminal import HIDDEN, JOINERS, printable, progress_bar, say, say_text
 
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_any_text_becomes_one_printable_line(text):
     shown = printable(text)
-    assert shown.isprintable()
+    assert not any(unicodedata.category(character) in HIDDEN for character in shown if character not in JOINERS)
+    assert len(shown.splitlines()) <= 1
     assert printable(shown) == shown
     assert shown == text or not text.isprintable()
+    shown.encode("utf-8")
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Straße 写真 🙂.png", "Straße 写真 🙂.png"),
+        ("Straße 写真\u3000🙂.png", "Straße 写真\u3000🙂.png"),
+        ("می\u200cشود", "می\u200cشود"),
         ("a\nready for training", r"a\nready for training"),
         ("\x1b[2J\x07", r"\x1b[2J\x07"),
         (b"caf\xe9".decode("utf-8", "surrogateescape"), r"caf\xe9"),

@@ -1,15 +1,18 @@
-"""Distributed processes, and the device of the current one. Imports torch only when needed."""
+"""Distributed processes, the device of the current one, and its memory. Imports torch only when needed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from depict.errors import UserError
 
 KINDS = ("cpu", "cuda", "mps")
 """Devices for which torch explains what is wrong; for other names it lists all its backends."""
+
+_most_parameters: ContextVar[int | None] = ContextVar("most_parameters", default=None)
 
 
 @contextlib.contextmanager
@@ -69,3 +72,29 @@ def find_device(name: str | None, local: int = 0) -> str:
             advice = "choose cpu, cuda, cuda:N or mps."
         raise UserError(f"the device '{name}' cannot be used here: {advice}") from error
     return name
+
+
+@contextlib.contextmanager
+def most_parameters(count: int) -> Iterator[None]:
+    """While the block runs, `check_parameters` refuses more than `count`."""
+    before = _most_parameters.set(count)
+    try:
+        yield
+    finally:
+        _most_parameters.reset(before)
+
+
+def check_parameters(count: int, what: str) -> None:
+    """Refuse to build a network of more parameters than are expected, or than fit into memory, before it is filled."""
+    import torch
+
+    if torch.get_default_device().type == "meta":  # which holds no values
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
+    most = _most_parameters.get()
+    if 4 * count > memory:
+        raise UserError(f"{what} has {count:,} parameters, which do not fit into {memory / 1e9:.0f} GB of memory.")
+    if most is not None and count > most:
+        raise UserError(
+            f"{what} has {count:,} parameters, far more than its file of weights: they do not belong together."
+        )

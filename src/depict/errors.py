@@ -21,10 +21,10 @@ class UserError(ValueError):
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for a name that is not in `known`: suggests the nearest one, then lists them all."""
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    names, given = list(known), str(name)[:100]
+    near = difflib.get_close_matches(given, names, n=1)
     guess = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} '{name}'.{guess} Known: {', '.join(names) or 'none'}.")
+    return UserError(f"unknown {kind} '{given}'.{guess} Known: {', '.join(names) or 'none'}.")
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:

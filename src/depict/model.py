@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depict.config.ranges import check_ranges, whole
 from depict.config.resolve import as_pair, with_defaults
 from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
 from depict.data.palette import Color, palette_for
@@ -22,6 +23,7 @@ from depict.inference.preprocess import NetworkInput, normalize
 from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow, padded_size
 from depict.inference.torch_backend import Network, eval_mode
 from depict.inference.torch_predictor import TorchPredictor
+from depict.io.classes import MOST_CLASSES, check_classes, check_colors
 from depict.io.images import to_rgb
 from depict.neck import STEM_STRIDE, Neck, Stem, grid_settings, pack, unpack
 from depict.prediction import Prediction, predict
@@ -43,13 +45,10 @@ class SegmentationModel(nn.Module):
         # timm is slow to import and needed here only, not for decoders and costs.
         from depict.encoders import create_encoder
 
+        check_ranges(config)
         self.image_size = as_pair(config.image_size)
-        self.classes = tuple(classes)
-        self.palette = palette_for(self.classes) if palette is None else tuple(palette)
-        if not self.classes:
-            raise UserError("a model needs at least one class; num_classes must be at least 1.")
-        if len(set(self.classes)) != len(self.classes):
-            raise UserError("two classes have the same name.")
+        self.classes = check_classes(classes, "the model")
+        self.palette = palette_for(self.classes) if palette is None else check_colors(palette, "the model")
         if len(self.palette) != len(self.classes):
             raise UserError(f"{len(self.palette)} colors do not match {len(self.classes)} classes.")
         encoder = dataclasses.asdict(config.encoder)
@@ -297,9 +296,9 @@ def create_model(
         if option not in known:
             create_decoder(decoder, 1, 1, **options)  # raises with the names that exist
     if classes is None:
-        if num_classes is None or num_classes < 1:
-            raise UserError(f"num_classes must be at least 1, not {num_classes}.")
-        classes = [f"class {index}" for index in range(num_classes)]
+        if problem := whole(1, MOST_CLASSES).problem(num_classes):
+            raise UserError(f"num_classes must be {problem}, not {num_classes}.")
+        classes = [f"class {index}" for index in range(num_classes or 0)]
     elif num_classes is not None and num_classes != len(classes):
         raise UserError(f"{len(classes)} class names do not match num_classes={num_classes}.")
     source = pretrained if isinstance(pretrained, bool) else str(pretrained)

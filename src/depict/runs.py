@@ -23,15 +23,18 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import depict
+from depict.config.ranges import check_ranges
 from depict.config.resolve import with_defaults
 from depict.config.schema import Config
 from depict.data import create_dataset
 from depict.data.dataset import Dataset
 from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
+from depict.devices import most_parameters
 from depict.errors import UserError, one_line
 from depict.io.checksums import tensors_checksum
-from depict.io.files import LOCK, atomic_path, locked_folder, remove_unfinished
+from depict.io.classes import check_classes, check_colors
+from depict.io.files import LOCK, atomic_path, locked_folder, remove_unfinished, utf8_path
 from depict.io.hub import local_run
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
@@ -55,6 +58,8 @@ STATE = "state"
 """The folder of what a training resumes from."""
 CHECKSUM = "checksum"
 """Key in the metadata of a safetensors file."""
+MODEST = 1 << 24
+"""Parameters of a model that is built even if the weights turn out not to fit it."""
 
 # These settings do not change the result.
 MAY_CHANGE_ON_RESUME = ("data.workers", "data.root", "train.device", "train.save_every", "train.tracker")
@@ -81,11 +86,13 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
     folder = local_run(run)
     config, classes = read_run(folder)
     config.encoder.pretrained = False
-    model = SegmentationModel(config, list(classes), list(classes.values()))
     path = folder / (LAST if last else WEIGHTS)
     if not path.exists():
         raise UserError(f"'{folder}' has no {path.name}: it is not trained yet, or is not a run folder.")
-    load_weights(model, load_tensors(path), path)
+    tensors = load_tensors(path)
+    with most_parameters(4 * sum(tensor.numel() for tensor in tensors.values()) + MODEST):
+        model = SegmentationModel(config, list(classes), list(classes.values()))
+    load_weights(model, tensors, path)
     return model.eval()
 
 
@@ -123,11 +130,13 @@ def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
             "wrote it."
         )
     values.pop("stamp", None)
-    try:
-        classes: dict[str, Color] = {str(k): (int(r), int(g), int(b)) for k, (r, g, b) in values.pop("classes").items()}
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"'{path}' does not list its classes as `name: [red, green, blue]`.") from error
-    return from_dict(Config, values, f"'{path}'"), classes
+    classes = values.pop("classes", None)
+    if not isinstance(classes, dict) or not all(isinstance(color, list) for color in classes.values()):
+        raise UserError(f"'{path}' does not list its classes as `name: [red, green, blue]`.")
+    names, palette = check_classes(classes, f"'{path}'"), check_colors(classes.values(), f"'{path}'")
+    config = from_dict(Config, values, f"'{path}'")
+    check_ranges(config, f"'{path}'")
+    return config, dict(zip(names, palette, strict=True))
 
 
 def stamp(seed: int) -> dict[str, Any]:
@@ -175,7 +184,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors that `save_tensors` wrote; raises if they are no longer the same."""
     try:
-        with safe_open(path, "pt") as file:
+        with utf8_path(path) as name, safe_open(name, "pt") as file:
             written = (file.metadata() or {}).get(CHECKSUM)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
     except (SafetensorError, OSError) as error:

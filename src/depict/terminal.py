@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode categories of control characters, invisible ones, halves of characters, and line breaks."""
+JOINERS = "\u200c\u200d"
+"""Invisible characters that words of some scripts need."""
 
 
 def printable(text: object) -> str:
@@ -22,9 +29,10 @@ def printable(text: object) -> str:
 def say(*lines: object, error: bool = False) -> None:
     """Print each line, to stderr if it is an `error` or a remark, above any progress bar."""
     tqdm = sys.modules.get("tqdm")  # not imported by a command that shows no bar
-    write = tqdm.tqdm.write if tqdm else print
+    write, stream = tqdm.tqdm.write if tqdm else print, sys.stderr if error else sys.stdout
     for line in lines or ("",):
-        write(printable(line), file=sys.stderr if error else sys.stdout)
+        write(printable(line), file=stream)
+    stream.flush()
 
 
 def say_text(text: object) -> None:
@@ -40,9 +48,9 @@ def progress_bar(iterable: Iterable[Any] | None = None, desc: str = "", **option
 
 
 def _visible(character: str) -> str:
-    if character.isprintable():
+    if character in JOINERS or unicodedata.category(character) not in HIDDEN:
         return character
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # how Python stores a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character.encode("unicode_escape").decode("ascii")

@@ -166,8 +166,8 @@ def test_color_masks_without_colors_say_what_to_do(tmp_path):
     [
         ("namse: [a]", "does not list the 'names'"),
         ("names: [a]\ncolours: [[1, 2, 3]]", "unknown setting .* 'colours'. Did you mean 'colors'"),
-        ("names: [a, a]", "each once"),
-        ("names: []", "1 to 254 class names"),
+        ("names: [a, a]", "two classes have the same name"),
+        ("names: []", "there must be 1 to 32768 classes, not 0"),
         ("names: [yes, no]", "is not of type"),
         ("names: [a, b]\ncolors: [[1, 2, 3]]", "2 names but 1 colors"),
         ("names: [a, b]\ncolors: [[1, 2, 3], [1, 2, 3]]", "one color to two classes"),
@@ -180,6 +180,8 @@ def test_color_masks_without_colors_say_what_to_do(tmp_path):
         ("names: [a]\nmasks: ../../elsewhere", "not inside"),
         ("names: [a]\ncolor_masks: true", "gives no 'colors'"),
         ("names: [a", "not valid YAML"),
+        (f"names: [{'n' * 100_000}]", "the class name 'n+...' has 100000 characters, more than 200"),
+        ('names: ["a\\nb"]', "holds control characters or line breaks"),
     ],
 )
 def test_a_wrong_classes_file_is_explained_in_one_line(tmp_path, text, complaint):

@@ -90,6 +90,11 @@ def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, fixed):
         with_metadata(fixed, tmp_path / "huge_window.onnx", window="[1000000, 32]"): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "nan.onnx", std="[NaN, 1, 1]"): "metadata .* are damaged",
         with_metadata(fixed, tmp_path / "colors.onnx", palette="[[1, 2, 3]]"): "metadata .* are damaged",
+        with_metadata(fixed, tmp_path / "infinite.onnx", window="[1e999, 32]"): "metadata .* are damaged",
+        with_metadata(fixed, tmp_path / "infinite_edge.onnx", short_edge="1e999"): "metadata .* are damaged",
+        with_metadata(fixed, tmp_path / "infinite_color.onnx", palette="[[1e999, 0, 0]]"): "a color must be",
+        with_metadata(fixed, tmp_path / "long.onnx", classes=json.dumps(["n" * 100_000])): "has 100000 characters",
+        with_metadata(fixed, tmp_path / "escape.onnx", classes='["\\u001b[2J"]'): "holds control characters",
         with_metadata(fixed, tmp_path / "deep.onnx", classes="[" * 100_000): "metadata .* are damaged",
     }
     for path, message in cases.items():

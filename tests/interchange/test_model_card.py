@@ -8,6 +8,7 @@ import yaml
 import depict
 from depict.costs import parameters
 from depict.interchange.model_card import model_card
+from depict.model import SegmentationModel
 from depict.runs import save
 from support.tiny_model import tiny_model
 
@@ -55,3 +56,23 @@ def test_a_card_without_an_evaluation_has_no_score(run, content):
     card = model_card(run, depict.load(run), "anna/scenes-tiny")
     assert "mIoU" not in card
     assert "model-index" not in card
+
+
+CELLS = {
+    "[sky](javascript:alert(1))": r"\[sky\](javascript\:alert(1))",
+    "![x](https://a.example/b.png)": r"!\[x\](https\://a.example/b.png)",
+    "<b>sky</b>": r"&lt;b>sky&lt;/b>",
+    "www.a.example": r"www\.a.example",
+    "sky | road_sign `x`": r"sky \| road\_sign \`x\`",
+    "&lt;a&gt;": "&amp;lt;a&amp;gt;",
+}
+
+
+def test_a_name_is_neither_link_nor_markup(tmp_path):
+    save(SegmentationModel(tiny_model("linear").config, list(CELLS)), tmp_path)
+    for number, name in enumerate(CELLS):
+        evaluated(tmp_path, f"evaluation_{number}", miou=0.5, data="folder", root=name)
+    card = model_card(tmp_path, depict.load(tmp_path), "anna/scenes-tiny")
+    for number, cell in enumerate(CELLS.values()):
+        assert f"| {number} | {cell} | `#" in card
+        assert f"| mIoU, folder {cell} val | 50.00 % |" in card

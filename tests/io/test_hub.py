@@ -14,7 +14,7 @@ from depict.errors import UserError
 from depict.io import hub
 from depict.io.hub import short_names
 from depict.runs import save
-from support.fake_hub import use_hub
+from support.fake_hub import fake_hub, use_hub
 from support.tiny_model import tiny_model
 
 VIT = "vit_tiny_patch16_224"
@@ -73,6 +73,55 @@ def test_offline_mode_is_reported_in_one_line():
 def test_a_name_that_is_not_one_of_the_hub_is_refused(name):
     with pytest.raises(UserError, match="must have the form user/name"):
         depict.load(f"hf-hub:{name}")
+
+
+@pytest.fixture
+def hub_with_model(tmp_path, monkeypatch):
+    """A hub on this machine that has anna/model; the client's cache is in tmp_path/home."""
+    save(tiny_model("linear"), tmp_path / "run")
+    with fake_hub() as server:
+        use_hub(monkeypatch, server.url, tmp_path / "home")
+        server.repositories["anna/model"] = {
+            name: (tmp_path / "run" / name).read_bytes() for name in (hub.CONFIG, hub.WEIGHTS)
+        }
+        yield server
+
+
+def files_outside(home):
+    return [
+        path for path in home.parent.rglob("*") if path.is_file() and not {home, home.parent / "run"} & {*path.parents}
+    ]
+
+
+@pytest.mark.parametrize("revision", ["", "@main", f"@{'1' * 40}"])
+def test_a_run_is_downloaded_once_and_then_comes_from_the_cache(hub_with_model, tmp_path, monkeypatch, revision):
+    assert depict.load(f"hf-hub:anna/model{revision}").config.decoder.name == "linear"
+    use_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "home")
+    assert depict.load(f"hf-hub:anna/model{revision}").config.decoder.name == "linear"
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+@pytest.mark.parametrize("value", ["../../../../escaped/file", "/{root}/escaped", "..", 'W/"../../../../escaped/file"'])
+def test_a_hostile_server_cannot_write_outside_the_cache(hub_with_model, tmp_path, header, value):
+    hub_with_model.headers[header] = value.format(root=tmp_path)
+    with pytest.raises(UserError, match="cannot get 'anna/model' from the hub: the server sent '.*' as the ") as caught:
+        depict.load("hf-hub:anna/model")
+    assert header.lower() in str(caught.value)
+    assert files_outside(tmp_path / "home") == []
+
+
+def test_the_weights_of_an_encoder_are_fetched_with_the_same_care(hub_with_model, tmp_path):
+    name = timm.get_pretrained_cfg_value(VIT, "hf_hub_id")
+    hub_with_model.repositories[name] = {"model.safetensors": b"weights"}
+    hub_with_model.headers["ETag"] = "../../../../escaped/file"
+    with pytest.raises(UserError, match="cannot get the weights of .* the server sent '"):
+        create_encoder(VIT, (32, 32), pretrained=True)
+    assert files_outside(tmp_path / "home") == []
+
+
+def test_a_revision_is_not_a_path():
+    with pytest.raises(UserError, match="is not a revision on the hub"):
+        depict.load("hf-hub:anna/model@../../x")
 
 
 def test_results_about_a_run_on_the_hub_go_to_the_current_folder(tmp_path):

@@ -1,5 +1,6 @@
 """Weight files: what can be read, and what is refused without running it."""
 
+import os
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ from safetensors.torch import save_file
 
 from depict import UserError
 from depict.io.weights import read_weights
+from support.hostile_files import write_compressed
 
 
 @pytest.mark.parametrize("key", [None, "state_dict", "model", "teacher"])
@@ -37,6 +39,11 @@ def folder(tmp_path_factory):
     (folder / "cut.pth").write_bytes((folder / "module.pth").read_bytes()[:500])
     (folder / "text.pth").write_text("hello world\n")
     (folder / "page.pth").write_text("<!DOCTYPE html>")
+    torch.save({1: torch.ones(2), ("a",): torch.ones(2)}, folder / "numbers.pth")
+    torch.save({"model": {"a": torch.ones(2), None: torch.ones(2)}}, folder / "mixed.pth")
+    torch.save({"a": torch.zeros(1).expand(1 << 20)}, folder / "repeated.pth")
+    torch.save({"a": torch.sparse_coo_tensor(size=(1 << 20, 1 << 20), check_invariants=True)}, folder / "sparse.pth")
+    write_compressed(folder / "inflated.pth", 3 << 20)
     return folder
 
 
@@ -50,6 +57,11 @@ def folder(tmp_path_factory):
         ("cut.pth", "is not a readable weight file: it is damaged or has another format"),
         ("text.pth", "is not a readable weight file: it is damaged or has another format"),
         ("page.pth", "is refused: it holds objects other than tensors, or is damaged; .* could run code"),
+        ("numbers.pth", "holds no tensors by name"),
+        ("mixed.pth", "holds no tensors by name"),
+        ("repeated.pth", "is refused: the tensor 'a' is larger than the file"),
+        ("sparse.pth", "is refused: the tensor 'a' is larger than the file"),
+        ("inflated.pth", "is refused: it is compressed, which torch.save never does"),
         ("malicious.pth", "is refused: it holds objects other than tensors, or is damaged; .* could run code"),
         ("module.pth", r"is refused: it holds objects other than tensors \(torch.nn.modules.linear.Linear\); "),
     ],
@@ -59,3 +71,11 @@ def test_unreadable_or_unsafe_files_are_refused_in_one_line(folder, file, messag
         read_weights(folder / file)
     assert "\n" not in str(caught.value)
     assert "must never run" not in capsys.readouterr().out
+
+
+def test_a_path_that_is_not_utf8_is_read(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
+    (tmp_path / "weights.safetensors").rename(folder / "weights.safetensors")
+    assert read_weights(folder / "weights.safetensors")["a"].equal(torch.ones(2))

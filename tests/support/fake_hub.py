@@ -26,6 +26,8 @@ class FakeHub:
         self.private: set[str] = set()
         self.large: dict[str, bytes] = {}
         self.requests: list[str] = []
+        self.headers: dict[str, str] = {}
+        """Sent with every file, in place of the right ones: what a hostile server may do."""
         self.url = ""
 
     def answer(self, method: str, path: str, body: bytes, authorized: bool) -> tuple[int, dict[str, str], bytes]:
@@ -99,7 +101,7 @@ class FakeHub:
         if content is None:
             return 404, {"X-Error-Code": "EntryNotFound"}, b""
         headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": SHA}
-        return 200, headers, content
+        return 200, headers | self.headers, content
 
     def json(self, value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
         return status, {"Content-Type": "application/json"}, json.dumps(value).encode()

@@ -167,7 +167,10 @@ def plain(value: Any) -> Any:
 
 def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     columns = dict.fromkeys(column for row in rows for column in row)
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -236,7 +239,7 @@ def _links(run: str, section: Section) -> list[tuple[str, str]]:
     names = [f"{section.name}.json", *(f"{section.name}_{name}.csv" for name in section.result.tables)]
     names += [f"{section.name}_{name}.{kind}" for name in section.figures for kind in ("png", "svg")]
     names += [f"{section.name}/{name}.png" for name in section.pictures]
-    return [(name, quote(f"{run}/{name}")) for name in names]
+    return [(name, quote(f"{run}/{name}", errors="surrogateescape")) for name in names]
 
 
 def _times(runs: Sequence[RunReport]) -> list[tuple[str, list[str]]]:

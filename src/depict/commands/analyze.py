@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, check_at_least, check_folder, flag
+from depict.config.flags import DataName, DataRoot, Device, Folder, RunNames, check_folder, flag
+from depict.config.ranges import COUNT, check_numbers
 from depict.errors import UserError
 from depict.terminal import say
 
@@ -56,7 +57,7 @@ def main(
     if not runs:
         raise UserError("no runs were given: name their folders, or hf-hub:user/name.")
     check_folder(out)
-    check_at_least(1, images=images)
+    check_numbers(COUNT, images=images)
     if pictures is not None and (data is not None or root is not None):
         raise UserError("give --pictures DIR, or --data NAME and --root DIR, not both.")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from depict.config.flags import check_at_least, check_file, flag
+from depict.config.flags import check_file, flag
+from depict.config.ranges import RANGES, check_numbers
 from depict.config.schema import RECIPE, Config, DataConfig
 from depict.terminal import say
 
@@ -68,7 +69,7 @@ def main(
     from depict.io.files import write_json
 
     check_file(show, ".png", "--show")
-    check_at_least(0, workers=workers)
+    check_numbers(RANGES["data.workers"], workers=workers)
     options = DataConfig(
         short_edge=short_edge, max_aspect=max_aspect, scale_range=scale_range, color_jitter=color_jitter, flip=flip
     )

@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from depict.config.flags import DataName, DataRoot, Device, RunPath, check_at_least, check_folder, flag
+from depict.config.flags import DataName, DataRoot, Device, RunPath, check_folder, flag
+from depict.config.ranges import RANGES, check_numbers
 from depict.devices import find_device, processes
 from depict.errors import UserError
 from depict.terminal import say, say_text
@@ -71,7 +72,8 @@ def main(
     from depict.runs import dataset_of, stamp
     from depict.viz.evaluation_page import Examples, write_evaluation_page
 
-    check_at_least(1, batch=batch)
+    check_numbers(RANGES["train.batch"], batch=batch)
+    check_numbers(RANGES["data.short_edge"], short_edge=short_edge, stride=stride)
     check_folder(save, "--save")
     check_folder(submission, "--submission")
     with processes() as (rank, world, local):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from depict.config.flags import DataName, DataRoot, RunPath, check_at_least, check_file, flag, positional
+from depict.config.flags import DataName, DataRoot, RunPath, check_file, flag, positional
+from depict.config.ranges import COUNT, RANGES, check_numbers
 from depict.terminal import say
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def main(
         images: Number of its validation images to use.
     """
     check_file(file, ".onnx", "FILE")
-    check_at_least(1, images=images, batch=batch)
+    check_numbers(COUNT, images=images)
+    check_numbers(RANGES["train.batch"], batch=batch)
 
     import depict
     from depict.interchange.onnx import TOLERANCE, export, quantize

@@ -14,8 +14,9 @@ from tyro.conf import arg
 from depict.config.flags import flag
 from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
+from depict.config.ranges import check_numbers, whole
 from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
-from depict.errors import UserError
+from depict.io.classes import MOST_CLASSES
 from depict.terminal import say, say_text
 
 CONVENTION = (
@@ -80,10 +81,10 @@ def _print_models() -> None:
     from depict.io.shipped import shipped_models
 
     if not (found := shipped_models()):
-        print("No trained models come with this version of depict.")
+        say("No trained models come with this version of depict.")
     for name, folder in found.items():
         lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
-        print(f"{name}  {next(line for line in lines if line and not line.startswith(('#', '---')))}")
+        say(f"{name}  {next(line for line in lines if line and not line.startswith(('#', '---')))}")
 
 
 def _facts(row: Row) -> dict[str, Any]:
@@ -166,8 +167,7 @@ def _one_model(config: Config, side: int, classes: int, as_json: bool) -> None:
     from depict.inference.sliding import padded_size
     from depict.model import SegmentationModel
 
-    if side < 1 or classes < 1:
-        raise UserError(f"--image-size and --classes must be at least 1, not {side} and {classes}.")
+    check_numbers(whole(1, MOST_CLASSES), classes=classes)
     with torch.device("meta"):
         model = SegmentationModel(config, [f"class {index}" for index in range(classes)])
     size = (side, side)

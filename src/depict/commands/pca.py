@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from depict.config.flags import Device, Picture, check_at_least, check_file, flag
+from depict.config.flags import Device, Picture, check_file, flag
+from depict.config.ranges import RANGES, check_numbers, whole
 from depict.errors import UserError
 from depict.terminal import say
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 ENCODER = "vit_small_patch14_dinov2.lvd142m"
 MAX_ASPECT = 4.0
 """Longer pictures get a shorter short edge than requested."""
+SHOWN = 2000
+"""Pixels of the longer side of the picture in the figure, at most twice as many: its panels have 400."""
 
 
 @dataclass
@@ -74,7 +77,8 @@ def main(
 
     path = out or Path(f"{image.stem}-pca.png")
     check_file(path, ".png")
-    check_at_least(1, directions=directions, short_edge=short_edge)
+    check_numbers(whole(1, 1000), directions=directions)
+    check_numbers(RANGES["data.short_edge"], short_edge=short_edge)
     if run is not None and (encoder is not None or pretrained != "True"):
         raise UserError("give --encoder or --run, not both: a run has its own encoder.")
     picture = read_image(image)
@@ -91,7 +95,8 @@ def main(
         raise UserError(f"--directions must be at most {patches}, the patches of the picture, not {directions}.")
     maps = {stage: patch_maps(Z, grid, directions, centered) for stage, Z in embeddings.stages.items()}
     with figure_style(font_size=9), atomic_path(path) as temporary:
-        pca_figure(picture, maps, embeddings.cells).savefig(temporary, format="png", dpi=150)
+        step = max(1, max(picture.shape) // SHOWN)
+        pca_figure(picture[::step, ::step], maps, embeddings.cells).savefig(temporary, format="png", dpi=150)
     about = {"image": str(image), **source, "directions": directions, "centered": centered, "grid": list(grid)}
     facts = {stage: patches.facts() for stage, patches in maps.items()}
     write_json(path.with_suffix(".json"), about | {"embeddings": facts})
@@ -101,17 +106,21 @@ def main(
 
 def encode(picture: np.ndarray, name: str, pretrained: str, short_edge: int, device: str) -> Embeddings:
     """Z0 of an encoder of timm."""
+    import numpy as np
     import torch
     import torch.nn.functional as F
 
     from depict.encoders import create_encoder
     from depict.inference.preprocess import normalize, resize_image
-    from depict.inference.sliding import resized_size
+    from depict.inference.sliding import MAX_FULL_IMAGE_PIXELS, resized_size
 
     size = resized_size(picture.shape[0], picture.shape[1], short_edge, MAX_ASPECT)
+    if size[0] * size[1] > MAX_FULL_IMAGE_PIXELS:
+        raise UserError(f"--short-edge {short_edge} gives {size[0]} x {size[1]} pixels: choose a smaller one.")
     weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
     network = create_encoder(name, size, weights).to(device).eval()
-    pixels = resize_image(torch.tensor(picture).permute(2, 0, 1)[None], size, antialias=True).to(device)
+    pixels = torch.from_numpy(np.require(picture, requirements="W")).permute(2, 0, 1)
+    pixels = resize_image(pixels[None], size, antialias=True).to(device)
     below, right = (-length % multiple for length, multiple in zip(size, network.multiple, strict=True))
     with torch.inference_mode():
         Z0 = network(F.pad(normalize(pixels, network.mean, network.std), (0, right, 0, below)))[-1][0]

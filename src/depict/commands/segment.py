@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
-from depict.config.flags import Device, Folder, check_at_least, check_folder, flag, positional
+from depict.config.flags import Device, Folder, check_folder, flag, positional
+from depict.config.ranges import RANGES, check_numbers, whole
 from depict.devices import processes
 from depict.io.checksums import checksum
 from depict.io.files import locked_folder, remove_unfinished
-from depict.terminal import say
+from depict.terminal import progress_bar, say
 
 if TYPE_CHECKING:
     from depict.segment.inputs import Input
@@ -88,8 +89,6 @@ def main(
         device: cpu, cuda, cuda:1 or mps.
         workers: Threads that read pictures ahead, and as many that write.
     """
-    from tqdm import tqdm
-
     from depict.errors import UserError
     from depict.io.coco import need_pycocotools
     from depict.io.polygons import need_rasterio
@@ -102,7 +101,8 @@ def main(
     from depict.viz.overlays import check_opacity
 
     check_folder(out)
-    check_at_least(1, workers=workers, tile=tile)
+    check_numbers(whole(1, 1024), workers=workers)
+    check_numbers(RANGES["data.short_edge"], tile=tile)
     check_opacity(opacity)
     if polygons or coco == "polygons":
         need_rasterio("--polygons" if polygons else "--coco polygons")
@@ -156,14 +156,14 @@ def main(
             with (
                 _exit_on_signals(),
                 warnings.catch_warnings(),
-                tqdm(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
+                progress_bar(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
                 warnings.simplefilter("ignore")  # remarks of image decoders on odd files
                 for row in segment_all(predictor, inputs, outputs, workers, rank, world):
                     rows.append(row)
                     bar.update()
                     if row["status"] == "failed":
-                        bar.write(f"depict: skipped: {row['error']}", file=sys.stderr)
+                        say(f"depict: skipped: {row['error']}", error=True)
         finally:
             if summary and world == 1:
                 summary.write(rows, ignored)

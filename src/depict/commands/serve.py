@@ -8,8 +8,10 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from depict.config.flags import Device, check_at_least, flag, positional
+from depict.config.flags import Device, flag, positional
+from depict.config.ranges import check_numbers, whole
 from depict.errors import UserError
+from depict.terminal import say
 
 DEMO = Path("runs/demo/depict_sa")
 
@@ -46,7 +48,7 @@ def main(
         open: Open the page in the default browser.
         device: cpu, cuda, cuda:1 or mps.
     """
-    check_at_least(1, workers=workers)
+    check_numbers(whole(1, 1024), workers=workers)
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"`depict serve` needs {package}: pip install 'depict[web]'.")
@@ -60,15 +62,15 @@ def main(
     app = create_app(opened, workers=workers, root_path=prefix, hosts=[host, *allow_host.split(",")])
     with listen(host, port) as listening:
         address = address_of(listening, prefix)
-        print(f"serving {', '.join(each.name for each in opened)} at {address}", flush=True)
+        say(f"serving {', '.join(each.name for each in opened)} at {address}")
         who = "only this machine" if is_private(listening) else "everyone who can reach this machine"
-        print(f"{who} can open it; Ctrl-C stops", flush=True)
+        say(f"{who} can open it; Ctrl-C stops")
         if open:
             import webbrowser
 
             webbrowser.open(address)
         run(app, listening)
-    print("stopped")
+    say("stopped")
     return 0
 
 

@@ -58,13 +58,6 @@ def check_file(path: Path | None, suffix: str, name: str = "--out") -> None:
         raise UserError(f"{name} '{path}' must end in {suffix}.")
 
 
-def check_at_least(least: int, **numbers: int | None) -> None:
-    """Refuse numbers that are too small, by their flags; None is not checked."""
-    for name, number in numbers.items():
-        if number is not None and number < least:
-            raise UserError(f"--{name.replace('_', '-')} must be at least {least}, not {number}.")
-
-
 RunPath = Annotated[Positional[Path], positional("RUN")]
 RunName = Annotated[Positional[str], positional("RUN")]
 RunNames = Annotated[Positional[tuple[str, ...]], positional("RUN...")]

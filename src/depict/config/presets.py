@@ -14,6 +14,7 @@ import importlib.resources
 from pathlib import Path
 from typing import Any
 
+from depict.config.ranges import check_ranges
 from depict.config.schema import Config
 from depict.errors import UserError, unknown
 from depict.io.yaml import from_dict, read_yaml
@@ -117,7 +118,8 @@ def _parse(path: Path) -> dict[str, Any]:
     for key in values:
         if key not in known:
             raise unknown(f"setting in '{path}':", key, known)
-    from_dict(Config, {key: value for key, value in values.items() if key != BASE}, f"'{path}'")
+    config = from_dict(Config, {key: value for key, value in values.items() if key != BASE}, f"'{path}'")
+    check_ranges(config, f"'{path}'")
     return values
 
 

@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from depict.data.dataset import Dataset, unwrap
 from depict.data.pairs import DataError, FileDataset
 from depict.io.checksums import checksum, file_checksum
+from depict.terminal import progress_bar
 
 Fingerprint = dict[str, Any]
 """Plain values: `classes`, `mask_values` (how masks are read), and `training` and `validation`: path -> checksum."""
@@ -32,7 +31,8 @@ def fingerprint(training: Dataset, validation: Dataset) -> Fingerprint:
     files = sorted({path for found in paths.values() for path in found or ()})
     root = os.path.commonpath([path.parent for path in files]) if files else ""
     with ThreadPoolExecutor(READERS) as pool:
-        read = tqdm(pool.map(_file_checksum, files), "reading the data", len(files), unit="file", delay=2)
+        checksums_of = pool.map(_file_checksum, files)
+        read = progress_bar(checksums_of, "reading the data", total=len(files), unit="file", delay=2)
         checksums = dict(zip(files, read, strict=True))
     found: Fingerprint = {"classes": training.classes, "mask_values": _mask_values(training)}
     for name, dataset in parts.items():

@@ -22,6 +22,7 @@ from depict.data.dataset import IGNORE, Recipe
 from depict.data.pairs import INVALID, DataError, FileDataset, Found, color_error, count_values, named_files, read_mask
 from depict.data.palette import Color, palette_for
 from depict.errors import UserError
+from depict.io.classes import check_classes
 from depict.io.yaml import from_dict, read_yaml
 from depict.terminal import progress_bar
 
@@ -165,8 +166,9 @@ def read_classes(path: Path) -> ClassesFile:
     if "names" not in settings:
         raise UserError(f"'{path}' does not list the 'names' of the classes.")
     given = from_dict(ClassesFile, settings, f"'{path}'")
-    if not 1 <= len(given.names) <= INVALID or len(set(given.names)) < len(given.names):
-        raise UserError(f"'{path}' must give 1 to {INVALID} class names, each once, not {len(given.names)}.")
+    check_classes(given.names, f"'{path}'")
+    if len(given.names) > INVALID:
+        raise UserError(f"'{path}' names {len(given.names)} classes; at most {INVALID} are supported.")
     if given.colors is not None and len(given.colors) != len(given.names):
         raise UserError(f"'{path}' gives {len(given.names)} names but {len(given.colors)} colors.")
     if given.values is not None and len(given.values) != len(given.names):

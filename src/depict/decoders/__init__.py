@@ -6,6 +6,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from depict.devices import check_parameters
 from depict.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ DECODERS = {
 
 def create_decoder(name: str, dim: int, num_classes: int, **options: Any) -> Decoder:
     """Build the decoder `name` for tokens of dimension `dim`. Options that are not given keep its defaults."""
+    import torch
+
     allowed = decoder_options(name)
     for option in options:
         if option not in allowed:
@@ -31,6 +34,9 @@ def create_decoder(name: str, dim: int, num_classes: int, **options: Any) -> Dec
     for label, value in (("the embedding dimension", dim), ("the number of classes", num_classes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{label} must be an integer of at least 1, not {value!r}.")
+    with torch.device("meta"):
+        twin = _decoder_class(name)(dim, num_classes, **options)
+    check_parameters(sum(tensor.numel() for tensor in twin.parameters()), f"the decoder '{name}'")
     return _decoder_class(name)(dim, num_classes, **options)
 
 

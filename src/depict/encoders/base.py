@@ -109,7 +109,7 @@ def load_strictly(module: nn.Module, state: dict[str, Tensor], name: str, source
 
 def _hub_weights(name: str) -> dict[str, Tensor]:
     """The pretrained weights of a timm model from the hub or its local cache."""
-    from depict.io.hub import connection_error
+    from depict.io.hub import checked_answers, connection_error
 
     client = logging.getLogger("huggingface_hub")
     was_disabled, client.disabled = client.disabled, True  # it logs every retry; the one error at the end is enough
@@ -118,7 +118,8 @@ def _hub_weights(name: str) -> dict[str, Tensor]:
         unreachable = connection_error(repository) if repository else None
         if unreachable and not _is_cached(repository):
             raise unreachable
-        return timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+        with checked_answers():
+            return timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     except Exception as error:  # the hub's client, its HTTP library and the disk raise errors of many types
         raise UserError(
             f"cannot get the weights of '{name}' from the hub: {one_line(error)}. "

@@ -17,6 +17,7 @@ from timm.layers import Format
 from timm.models import group_parameters
 from torch import Tensor
 
+from depict.devices import check_parameters
 from depict.encoders.base import Encoder, Size, create, load_strictly, pretrained_weights
 from depict.errors import UserError, one_line
 
@@ -41,7 +42,9 @@ class HierarchicalEncoder(Encoder):
     ):
         with torch.device("meta"):
             accepted = inspect.signature(type(create(name)).__init__).parameters
-            reductions = _features(name).feature_info.reduction()
+            twin = _features(name)
+        reductions = twin.feature_info.reduction()
+        check_parameters(sum(tensor.numel() for tensor in twin.parameters()), f"the encoder '{name}'")
         grid = stride or max(DEFAULT_STRIDE, min(reductions))
         levels = [index for index, reduction in enumerate(reductions) if reduction >= grid] or [len(reductions) - 1]
         coarsest = max(reductions[index] for index in levels)

@@ -24,6 +24,7 @@ from timm.models.eva import checkpoint_filter_fn as filter_eva
 from timm.models.vision_transformer import checkpoint_filter_fn as filter_vit
 from torch import Tensor
 
+from depict.devices import check_parameters
 from depict.encoders.base import Encoder, Size, create, load_strictly, pretrained_weights
 from depict.errors import UserError, one_line
 
@@ -65,11 +66,15 @@ class PlainViT(Encoder):
         if released:
             changes["norm_layer"] = functools.partial(LayerNorm, eps=1e-5)
         with torch.device("meta"):
-            patch = _build(name, **changes).patch_embed.patch_size
+            twin = _build(name, **changes)
+        patch = twin.patch_embed.patch_size
         padded = tuple(side + -side % p for side, p in zip(image_size, patch, strict=True))
+        positions = math.prod(padded) // math.prod(patch) * twin.embed_dim
+        count = sum(tensor.numel() for key, tensor in twin.named_parameters() if key != "pos_embed")
+        check_parameters(count + positions, f"the encoder '{name}'")
         vit = _build(name, img_size=padded, drop_path_rate=drop_path, **changes)
-        count = 1 if blocks is None else len(blocks)
-        super().__init__(name, (vit.embed_dim,) * count, (patch,) * count, vit.pretrained_cfg)
+        levels = 1 if blocks is None else len(blocks)
+        super().__init__(name, (vit.embed_dim,) * levels, (patch,) * levels, vit.pretrained_cfg)
         self.released, self.blocks, self.needs_neck = released, blocks, blocks is not None
         self.vit: Any = vit
         if pretrained:

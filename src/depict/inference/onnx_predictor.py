@@ -19,6 +19,8 @@ from depict.errors import UserError, one_line
 from depict.inference.numpy_backend import apply, predict, probabilities
 from depict.inference.predictors import Bands, Scores
 from depict.inference.sliding import MULTISCALE, NetworkSpec, SlidingWindow
+from depict.io.classes import check_classes, check_colors
+from depict.io.files import utf8_path
 
 if TYPE_CHECKING:
     from depict.data.palette import Color
@@ -107,7 +109,8 @@ def open_session(path: Path, device: str | None = None) -> Any:
         options.intra_op_num_threads = int(threads)
     provider_options = [{"device_id": number or "0"}] if kind == "cuda" else [{}]
     try:
-        return onnxruntime.InferenceSession(str(path), options, [provider], provider_options)
+        with utf8_path(path) as model:
+            return onnxruntime.InferenceSession(model, options, [provider], provider_options)
     except Exception as error:  # as above
         raise UserError(f"'{path}' is not a readable ONNX model: {one_line(error)}") from error
 
@@ -141,8 +144,8 @@ def read_metadata(session: Any, path: Path) -> dict[str, Any]:
     try:
         values = {key: json.loads(stored[key]) for key in _KEYS}
         facts = {
-            "classes": tuple(str(name) for name in values["classes"]),
-            "palette": tuple(_numbers(color, 3, int, 0, 255) for color in values["palette"]),
+            "classes": check_classes(values["classes"], f"the metadata of '{path}'"),
+            "palette": check_colors(values["palette"], f"the metadata of '{path}'"),
             "mean": _numbers(values["mean"], 3, float, -10, 10),
             "std": _numbers(values["std"], 3, float, 1e-6, 10),
             "short_edge": None
@@ -151,9 +154,11 @@ def read_metadata(session: Any, path: Path) -> dict[str, Any]:
             "max_aspect": _numbers([values["max_aspect"]], 1, float, 1, 1000)[0],
         }
         facts |= {key: _numbers(values[key], 2, int, 1, 1 << 16) for key in ("window", "stride", "patch_size")}
-        if not 1 <= len(facts["classes"]) == len(facts["palette"]) <= 1 << 15:
+        if len(facts["classes"]) != len(facts["palette"]):
             raise ValueError("classes and palette differ")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(f"the metadata of '{path}' are damaged ({one_line(error)}): export it again.") from error
     return facts
 

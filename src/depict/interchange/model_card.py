@@ -11,6 +11,7 @@ import yaml
 
 from depict.costs import parameters
 from depict.io.hub import PREFIX
+from depict.terminal import printable
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -109,5 +110,6 @@ def _class_table(model: SegmentationModel, evaluation: Evaluation) -> list[str]:
 
 
 def _cell(text: object) -> str:
-    """Text that stays inside one cell of a table."""
-    return " ".join(str(text).replace("|", "\\|").replace("<", "&lt;").split())
+    """Text that stays inside one cell of a table: no link, no markup, no HTML."""
+    words = " ".join(printable(text).replace("&", "&amp;").replace("<", "&lt;").split())
+    return re.sub(r"(?<=www)\.|[\\`*_~|:@\[\]]", r"\\\g<0>", words)

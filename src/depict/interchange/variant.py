@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from depict.errors import UserError, one_line
+from depict.errors import UserError
+from depict.io.yaml import read_yaml
 
 FILE = "variant.yml"
 
@@ -60,7 +62,7 @@ class Variant:
         raise self._error(keys, value, "a whole number of at least 1")
 
     def _error(self, keys: tuple[str, ...], value: Any, expected: str) -> UserError:
-        return UserError(f"'{self.path}': {'.'.join(keys)} must be {expected}, not {str(value)[:80]!r}.")
+        return UserError(f"'{self.path}': {'.'.join(keys)} must be {expected}, not {reprlib.repr(value)}.")
 
 
 def read_variant(path: Path | None, checkpoint: Path) -> Variant:
@@ -69,15 +71,7 @@ def read_variant(path: Path | None, checkpoint: Path) -> Variant:
         path = checkpoint.parent / FILE
         if not path.exists():
             return Variant({}, path)
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise UserError(f"cannot read '{path}': {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, TypeError, ValueError) as error:
-        raise UserError(f"'{path}' is not valid YAML: {one_line(error)}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"'{path}' must be a mapping of settings, as the official training writes it.")
-    return Variant(values, path)
+    return Variant(read_yaml(path, _Loader), path)
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,6 +79,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def _tuple(loader: _Loader, node: Any) -> tuple[Any, ...]:
+    if not all(isinstance(item, yaml.ScalarNode) for item in node.value):  # as a key, nested ones take forever
+        raise yaml.constructor.ConstructorError(problem="a tuple must hold numbers", problem_mark=node.start_mark)
     return tuple(loader.construct_sequence(node))
 
 

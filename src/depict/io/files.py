@@ -68,10 +68,29 @@ def remove_unfinished(folder: Path, pattern: str = "*") -> None:
             path.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8, atomically. A byte of a file name that is not UTF-8 becomes an escape, which JSON reads back."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def utf8_path(path: Path) -> Iterator[str]:
+    """The path for libraries that open only names in UTF-8; while the block runs, another name leads to such a file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder, f"file{path.suffix}")
+            link.symlink_to(path.absolute())
+            yield str(link)
+    else:
+        yield str(path)
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:

@@ -5,9 +5,11 @@ What comes from the hub is untrusted: only two files are fetched, plain YAML and
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from depict.errors import UserError, one_line
 from depict.io.shipped import shipped_model
@@ -17,6 +19,10 @@ CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
 TIMEOUT = 5.0
 """Seconds to wait for the hub's first answer."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_REVISION = re.compile(r"[\w./-]+", re.ASCII)
+_FILE_NAMES = ("etag", "x-linked-etag", "x-repo-commit", "x-xet-hash")
+"""Headers that the hub's client uses as names of files in its cache."""
+_FILE_NAME = re.compile(r"[\w+=-][\w.+=-]{0,200}", re.ASCII)
 
 
 def local_run(run: str | Path) -> Path:
@@ -28,20 +34,45 @@ def local_run(run: str | Path) -> Path:
         return shipped_model(str(run)) or Path(run)
     name, _, revision = str(run).removeprefix(PREFIX).partition("@")
     check_name(name)
-    from huggingface_hub import snapshot_download
+    if revision and not (_REVISION.fullmatch(revision) and ".." not in revision):
+        raise UserError(f"'{revision}' is not a revision on the hub: give a branch, a tag or a commit.")
+    from huggingface_hub import hf_hub_download
 
     unreachable = connection_error(name)
+    offline = unreachable is not None
     try:
-        folder = snapshot_download(
-            name,
-            revision=revision or None,
-            allow_patterns=[CONFIG, WEIGHTS],
-            local_files_only=unreachable is not None,
-        )
-        return Path(folder)
+        with checked_answers():
+            config = Path(hf_hub_download(name, CONFIG, revision=revision or None, local_files_only=offline))
+            commit = config.parent.name  # both files of the same commit
+            hf_hub_download(name, WEIGHTS, revision=commit, local_files_only=offline)
+        return config.parent
     except Exception as error:  # the hub's client, its HTTP library and the disk raise errors of many types
         advice = "It is not in the local cache either." if unreachable else "Is the name right, and are you logged in?"
         raise UserError(f"cannot get '{name}' from the hub: {one_line(unreachable or error)}. {advice}") from error
+
+
+@contextlib.contextmanager
+def checked_answers() -> Iterator[None]:
+    """Refuse answers that would make the hub's client write outside its cache, while the block runs.
+
+    The client (huggingface_hub 2.4.0) joins what a server sends as ETag to the path of its cache, `../` included.
+    """
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks["response"]
+    hooks.append(_check_file_names)
+    try:
+        yield
+    finally:
+        hooks.remove(_check_file_names)
+
+
+def _check_file_names(response: Any) -> None:
+    """An event hook of httpx. The client asks for the names with HEAD; in other answers they are not used."""
+    for header in _FILE_NAMES if response.request.method == "HEAD" else ():
+        value = response.headers.get(header)
+        if value is not None and not _FILE_NAME.fullmatch(value.removeprefix("W/").strip('"')):
+            raise UserError(f"the server sent '{value[:60]}' as the {header} of a file, which is not a file name")
 
 
 def connection_error(name: str) -> Exception | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from depict.errors import UserError, one_line
+from depict.io.files import utf8_path
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -26,17 +28,30 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[key]
     items = content.items() if isinstance(content, dict) else ()
     tensors = {key: value for key, value in items if isinstance(value, Tensor)}
-    if not tensors:
+    if not tensors or not all(isinstance(key, str) for key in tensors):
         raise UserError(f"'{path}' holds no tensors by name.")
+    size = path.stat().st_size
+    for key, tensor in tensors.items():
+        if tensor.numel() * tensor.element_size() > size:  # one number can be repeated to any shape
+            raise UserError(f"'{path}' is refused: the tensor '{key[:100]}' is larger than the file.")
     return tensors
 
 
 def _read(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            with utf8_path(path) as name:
+                return load_file(name)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                    raise UserError(
+                        f"'{path}' is refused: it is compressed, which torch.save never does, and may grow to any size."
+                    )
         with warnings.catch_warnings(action="ignore"):  # about pickles, which are refused below anyway
             return torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror or one_line(error)}.") from error
     except SafetensorError as error:

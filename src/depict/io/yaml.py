@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
+import reprlib
 import types
 import typing
 from pathlib import Path
@@ -13,16 +15,29 @@ from typing import Any, Literal, TypeVar, Union
 import yaml
 
 from depict.errors import UserError, one_line, unknown
-from depict.io.files import atomic_path
+from depict.io.files import write_text
 
 T = TypeVar("T")
+MOST_BYTES = 1 << 20
+"""Larger files are refused; a run with a thousand classes has 50,000."""
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+_LARGE = 1 << 1000
+"""Python cannot convert much larger integers to floats."""
+_SHORT = reprlib.Repr()
+"""How a wrong value is shown: aliases in a YAML file can stand for a text of any length."""
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UserError(f"'{path}' has more than {MOST_BYTES:,} bytes: it is not a file of settings.")
+        value = yaml.load(content.decode("utf-8"), loader)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror}") from error
     except RecursionError as error:
@@ -38,10 +53,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:
     """Write a mapping as YAML in its own order, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(
-            yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None), encoding="utf-8"
-        )
+    write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -99,7 +111,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     elif hint is Path and isinstance(value, (str, Path)):
         return Path(value)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if not abs(value) > _LARGE else math.inf if value > 0 else -math.inf
     elif hint is float and isinstance(value, str) and _NUMBER.fullmatch(value):
         return float(value)  # YAML 1.1 reads 1e-3, without a point, as text
     elif hint is int and isinstance(value, bool):
@@ -107,4 +119,4 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     elif isinstance(hint, type) and isinstance(value, hint):
         return value
     name = hint.__name__ if isinstance(hint, type) else str(hint)
-    raise UserError(f"{where}: {value!r} is not of type {name}.")
+    raise UserError(f"{where}: {_SHORT.repr(value)} is not of type {name}.")

@@ -34,7 +34,7 @@ from depict.data import create_dataset
 from depict.data.dataset import Dataset, random_subset
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
-from depict.io.files import atomic_path, read_json, write_json
+from depict.io.files import atomic_path, read_json, write_json, write_text
 from depict.io.hub import PREFIX, local_run
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
@@ -187,8 +187,7 @@ def write_results(study: Study, out: Path) -> str:
     missing = [name for name in paths if name not in results]
     write_json(out / "results.json", {"study": vars(study), "runs": results, "missing": missing})
     text = results_table(study, results)
-    with atomic_path(out / "results.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(out / "results.md", text)
     if results:
         _write_csv(out / "results.csv", results)
         _write_figure(out / "results", study, results)
@@ -251,7 +250,10 @@ def _read_result(path: Path) -> RunResult:
 
 def _write_csv(path: Path, results: dict[str, RunResult]) -> None:
     columns = ["run", "decoder", "perturbation", "reading", "sigma", "seeds", "mean", "spread", "change"]
-    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         for name, result in results.items():

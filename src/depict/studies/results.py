@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from depict.io.files import atomic_path, write_json
+from depict.io.files import write_json, write_text
 from depict.studies.collect import collect
 from depict.studies.figures import FONT_SIZE, results_figure
 from depict.studies.plan import Study, plan
@@ -19,8 +19,7 @@ def write_results(study: Study, out: Path) -> str:
     missing = [name for name, finished in cells.items() if not finished]
     write_json(out / "results.json", {"study": study.name, "lines": lines, "missing": missing})
     text = results_text(study, lines, len(cells), len(missing))
-    with atomic_path(out / "results.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(out / "results.md", text)
     if lines:
         with figure_style(FONT_SIZE):
             save_figure(results_figure(study, lines), out / "results")

@@ -14,7 +14,6 @@ import math
 import os
 import secrets
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,6 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
-from tqdm import tqdm
 
 from depict.data.dataset import IGNORE, Dataset, Subset
 from depict.data.transforms import resize_labels
@@ -34,6 +32,7 @@ from depict.inference.preprocess import resize_image
 from depict.inference.torch_backend import eval_mode
 from depict.io.checksums import tensors_checksum
 from depict.io.files import need_space, write_json
+from depict.terminal import progress_bar, say
 from depict.training.feature_cache import META, Arrays, FeatureCache, cache_arrays, feature_grid, read_cache
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def _write_arrays(
 
         views = arrays["tokens"][1][1]
         pool = stack.enter_context(ThreadPoolExecutor(READERS))
-        bar = stack.enter_context(tqdm(total=images, desc="encoding", unit="image", disable=not progress))
+        bar = stack.enter_context(progress_bar(total=images, desc="encoding", unit="image", disable=not progress))
         stack.enter_context(eval_mode(model.encoder))
         stack.enter_context(torch.inference_mode())
         read_ahead = _map_ahead(pool, lambda index: _fitted(dataset, index, model.image_size), range(images), 2 * batch)
@@ -272,4 +271,4 @@ def _lock_path(folder: Path) -> Path:
 
 def _say(message: str, progress: bool) -> None:
     if progress:
-        print(message, file=sys.stderr)
+        say(message, error=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 import yaml
 from accelerate import Accelerator
 from PIL import Image
-from tqdm import tqdm
 
+from depict import terminal
 from depict.config.resolve import ResolvedConfig
 from depict.evaluation import Result
 from depict.io.files import atomic_path
@@ -29,15 +28,22 @@ LOG_EVERY = 10
 def say(accelerator: Accelerator, text: str) -> None:
     """Print a message above the progress bar, from one process only."""
     if accelerator.is_main_process:
-        tqdm.write(text, file=sys.stderr)
+        terminal.say(*text.split("\n"), error=True)
 
 
 def settings_text(config: ResolvedConfig) -> str:
     """The settings as YAML, without the augmentation that cached features do not use."""
-    settings = to_dict(config)
+    settings = _printable(to_dict(config))
     if config.train.cache_features:
         del settings["data"]["scale_range"], settings["data"]["color_jitter"]
     return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None).rstrip()
+
+
+def _printable(value: Any) -> Any:
+    """Settings without line breaks in names: YAML would print them."""
+    if isinstance(value, dict):
+        return {name: _printable(item) for name, item in value.items()}
+    return terminal.printable(value) if isinstance(value, str) else value
 
 
 class Log:
@@ -52,7 +58,7 @@ class Log:
         self.metrics = Metrics(out, iteration) if main else None
         if tracker != "none":
             accelerator.init_trackers("depict", config={"run": str(out)})
-        self.bar = tqdm(total=total, initial=iteration, unit="step", desc=out.name, disable=not main)
+        self.bar = terminal.progress_bar(total=total, initial=iteration, unit="step", desc=out.name, disable=not main)
         self._restart_clock()
 
     def __enter__(self) -> Log:

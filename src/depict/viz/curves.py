@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depict.io.files import atomic_path
+from depict.terminal import printable
 from depict.viz.style import COLORS, add_grid, figure_style
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def curves_figure(lines: Sequence[dict[str, Any]], title: str) -> Figure:
             "top", functions=(lambda step: step / per_epoch, lambda epoch: epoch * per_epoch)
         )
         epochs.set_xlabel("epoch")
-    figure.suptitle(title, fontsize=10, y=0.985)
+    figure.suptitle(printable(title), fontsize=10, y=0.985, parse_math=False)
     for axes in (loss_axes, score_axes, rate_axes):
         add_grid(axes)
     return figure

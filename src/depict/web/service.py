@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 from fastapi import Request
 
 from depict.errors import UserError
+from depict.terminal import say
 from depict.web.jobs import BusyError, GivenUpError, Job, Jobs
 from depict.web.runs import Run
 from depict.web.segmentation import Segmentation, overlay_png, probabilities_npz, segment, summary
@@ -135,7 +135,7 @@ def failure(job: Job) -> RefusedError | None:
         return RefusedError(422, str(error))
     if isinstance(error, GivenUpError):
         return RefusedError(503, str(error))
-    print("".join(traceback.format_exception(error)), file=sys.stderr)
+    say(*"".join(traceback.format_exception(error)).split("\n"), error=True)
     return RefusedError(500, "the model failed on this picture; the reason is in the server's log.")
 
 

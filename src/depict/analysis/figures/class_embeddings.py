@@ -34,8 +34,8 @@ def gram_by_class(groups: list[Tensor], names: list[str]) -> Figure:
         axes.axvline(edge, color="#444444", lw=0.4)
     centers = (edges[1:] + edges[:-1]) / 2
     size = 8 if len(labels) <= 15 else 6
-    axes.set_xticks(centers, labels, rotation=90, fontsize=size)
-    axes.set_yticks(centers, labels, fontsize=size)
+    axes.set_xticks(centers, labels, rotation=90, fontsize=size, parse_math=False)
+    axes.set_yticks(centers, labels, fontsize=size, parse_math=False)
     axes.tick_params(length=0)
     figure.colorbar(image, label="inner product of unit vectors", shrink=0.8)
     return figure

@@ -90,8 +90,8 @@ def gram_of_classes(gram: Tensor, classes: Sequence[str]) -> Figure:
     axes = figure.subplots()
     image = axes.imshow(gram.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     if len(classes) <= MAX_CLASS_NAMES:
-        axes.set_xticks(range(len(classes)), classes, rotation=90)
-        axes.set_yticks(range(len(classes)), classes)
+        axes.set_xticks(range(len(classes)), classes, rotation=90, parse_math=False)
+        axes.set_yticks(range(len(classes)), classes, parse_math=False)
     else:
         axes.set_xlabel("class")
         axes.set_ylabel("class")
