@@ -129,7 +129,7 @@ TINY = {"encoder": "vit_tiny_patch16_224", "image_size": 32}
         (lambda: depict.create_model("linear", classes=["a", "a"], **TINY), "two classes have the same name"),
         (
             lambda: depict.create_model("linear", num_classes=3, encoder="vit_tiny_patch16_224", image_size=0),
-            "image_size",
+            "--image-size must be at least 1",
         ),
         (lambda: small().predict(np.zeros((0, 5, 3), np.uint8)), "is empty"),
         (lambda: small().predict(torch.full((3, 4, 4), torch.nan)), "NaN"),

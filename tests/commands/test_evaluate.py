@@ -167,7 +167,7 @@ def test_two_processes_count_each_image_once(run):
         (["--data", "scenes"], "the model has 3 classes, 'scenes' has"),
         (["--data", "scene"], "Did you mean 'scenes'?"),
         (["--stride", "33"], "stride 33 must be between 1 and the window 32"),
-        (["--short-edge", "0"], "short_edge and max_aspect must be at least 1"),
+        (["--short-edge", "0"], "--short-edge must be at least 1, not 0"),
         (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
         (["--device", "meta"], "the device 'meta' cannot be used here"),
         (["--root", "nowhere"], "'nowhere'"),

@@ -272,14 +272,14 @@ def test_the_yaml_may_hold_tuples_and_no_other_python_objects(tmp_path, tag):
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("[1, 2]", "must be a mapping"),
+        ("[1, 2]", "must hold a mapping"),
         ("net_kwargs: {image_size: many}", "image_size must be a whole number"),
         ("net_kwargs: {decoder: {n_heads: true}}", "n_heads must be a whole number"),
         ("net_kwargs: {normalization: vitt}", "Did you mean 'vit'"),
         ("net_kwargs: {n_heads: 4}", "gives the encoder 4 heads"),
         ("net_kwargs: {drop_path_rate: high}", "drop_path_rate must be a number"),
         ("net_kwargs: {decoder: {n_heads: 3}}\ndataset_kwargs: {dataset: 3}", "dataset must be text"),
-        ("a: [" * 3000, "not valid YAML"),
+        ("a: [" * 3000, "nested too deeply"),
     ],
 )
 def test_a_wrong_yaml_is_refused_in_one_line(tmp_path, yaml, message):
