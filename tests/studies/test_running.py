@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import depict
+from depict.config.ranges import RANGES, Range
 from depict.config.schema import DataConfig
 from depict.costs import parameters
 from depict.data import create_dataset, dataset_class
@@ -168,7 +169,8 @@ def _stop(*_):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_cells_before_a_failed_one_are_kept_and_reported(settings, tmp_path):
+def test_the_cells_before_a_failed_one_are_kept_and_reported(settings, tmp_path, monkeypatch):
+    monkeypatch.setitem(RANGES, "train.lr", Range(0, 1e30))  # such a rate is refused otherwise
     study = open_study(tmp_path, "decoders", settings(epochs=5), decoders=("linear", "depict_sa,lr=1e30"))
     with pytest.raises(UserError, match="the loss became (nan|inf)"):
         running.run(study, tmp_path)
