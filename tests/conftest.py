@@ -47,6 +47,6 @@ def browser():
         pytest.skip("chromium is not installed")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"])
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
         opened.close()

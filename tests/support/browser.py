@@ -6,6 +6,7 @@ import shutil
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS += ["--no-first-run", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 
 
 CONTRAST = """() => {

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +21,6 @@ from depict.web.runs import Run
 from support.explorer import encoded, model_run, serving
 from support.onnx_model import ConvModel, write_graph
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-FLAGS += ["--no-first-run", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 CLASSES = (
     "Himmel ☁️",
     "Straße",
@@ -67,17 +63,6 @@ def client(tmp_path_factory):
     ]
     with serving(runs) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
