@@ -143,7 +143,7 @@ def test_new_pictures_get_labels_overlays_and_shares(followed):
     assert len(list((folder / "seen/new/overlays").glob("*.png"))) == 6
     summary = json.loads((folder / "seen/new/summary.json").read_text())
     assert sum(summary["pictures"][0]["shares"].values()) == pytest.approx(1, abs=1e-3)
-    assert output(printed, "python use.py").startswith("torch.Size([300, 500])")
+    assert output(printed, "python use.py").startswith("(300, 500)")
 
 
 def test_the_onnx_file_gives_the_same_labels(followed):

@@ -157,8 +157,13 @@ def test_two_processes_give_the_losses_of_one(pictures, tmp_path, more):
 
 
 def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_path):
+    program = tmp_path / "any_rate.py"  # such a rate is refused otherwise
+    program.write_text(
+        "import sys\nfrom depict.cli import main\nfrom depict.config.ranges import RANGES, Range\n"
+        'RANGES["train.lr"] = Range()\nsys.exit(main())\n'
+    )
     words = small_command(pictures, tmp_path / "two", "--optimizer", "sgd", "--save-every", "1", "--lr", "3.4e38")
-    result = torchrun(*words, cwd=tmp_path)
+    result = torchrun(*words, program=[program], cwd=tmp_path)
     assert result.returncode != 0
     reported = [line for line in result.stderr.splitlines() if line.startswith("depict: ")]
     assert "the weights became inf or nan at step 1, with the images" in reported[0]
