@@ -160,7 +160,7 @@ def test_two_processes_stop_together_at_an_update_that_overflows(pictures, tmp_p
     program = tmp_path / "any_rate.py"  # such a rate is refused otherwise
     program.write_text(
         "import sys\nfrom depict.cli import main\nfrom depict.config.ranges import RANGES, Range\n"
-        'RANGES["train.lr"] = Range()\nsys.exit(main())\n'
+        'RANGES["train.lr"] = Range(0, 1e39)\nsys.exit(main())\n'
     )
     words = small_command(pictures, tmp_path / "two", "--optimizer", "sgd", "--save-every", "1", "--lr", "3.4e38")
     result = torchrun(*words, program=[program], cwd=tmp_path)
