@@ -77,6 +77,7 @@ def small_run(folder: Path) -> Path:
     """A model of 16 classes with random weights: here the files count, not the answers."""
     from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
     from depict.model import SegmentationModel
+    from depict.runs import save
 
     config = Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, depth=2, dim=64),
@@ -84,7 +85,7 @@ def small_run(folder: Path) -> Path:
         data=DataConfig(short_edge=128, max_aspect=4.0),
         image_size=128,
     )
-    SegmentationModel(config, [f"class {index}" for index in range(16)]).save(folder)
+    save(SegmentationModel(config, [f"class {index}" for index in range(16)]), folder)
     return folder
 
 
