@@ -82,13 +82,13 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
         spent["network"] += time.perf_counter() - start
         return masks
 
-    normalization = {"mean": model.mean, "std": model.std, "patch_size": model.multiple}
+    normalization = {"mean": model.mean, "std": model.std}
     stride = window - 32
 
     def bands(image):
         sliding = SlidingWindow((window, window), (stride, stride), short_edge, max_aspect, MULTISCALE, flip=True)
         start, inside = time.perf_counter(), spent["network"]
-        scores = next(apply(network, [image], sliding, NetworkSpec(**normalization)))
+        scores = next(apply(network, [image], sliding, NetworkSpec(**normalization, multiple=model.multiple)))
         spent["windows"] += time.perf_counter() - start - (spent["network"] - inside)
         return scores.labels()
 
@@ -100,6 +100,7 @@ def measure(method: str, case: str, count: int, size: int, out: Path) -> None:
             "max_aspect": max_aspect,
             "scales": MULTISCALE,
             "flip": True,
+            "patch_size": model.multiple,
         }
         return naive_probabilities(network, image, **options, **normalization).argmax(0).to(torch.uint8)
 

@@ -152,18 +152,20 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = plt.subplots(len(DIMENSIONS), 2, figsize=(9, 7), sharex=True, sharey="col", constrained_layout=True)
     for line_of_axes, D in zip(axes, DIMENSIONS, strict=True):
-        for axis, key, unit, label in (
+        for axis, key, unit, quantity in (
             (line_of_axes[0], "seconds", 1e3, "time [ms]"),
             (line_of_axes[1], "bytes", 1e-6, "extra memory [MB]"),
         ):
+            axis.plot([], [], "-", color="gray", label="forward")
+            axis.plot([], [], "--", color="gray", label="forward + backward")
             for name, (color, marker, text) in LOOKS.items():
                 for backward, style in ((False, "-"), (True, "--")):
                     own = [r for r in rows if r["D"] == D and r["backward"] == backward and name in r]
                     values = [max(r[name][key] * unit, 0.1) for r in own]
-                    what = f"{text}{', forward + backward' if backward else ''}"
                     counts = [r["tokens"] for r in own]
-                    axis.plot(counts, values, style, color=color, marker=marker, markersize=4, label=what)
-            axis.set(xscale="log", yscale="log", ylabel=label)
+                    label = None if backward else text
+                    axis.plot(counts, values, style, color=color, marker=marker, markersize=4, label=label)
+            axis.set(xscale="log", yscale="log", ylabel=quantity)
             axis.set_title(f"D = {D}", fontsize=10)
             ticks = sorted({r["tokens"] for r in rows})
             axis.set_xticks(ticks, [str(N) if N < 1024 else f"{N // 1024}k" for N in ticks], fontsize=8)
@@ -171,7 +173,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             axis.grid(alpha=0.3)
     for axis in axes[-1]:
         axis.set_xlabel("tokens N")
-    axes[0][0].legend(fontsize=7)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
     figure.suptitle(f"One attention step, {HEADS} heads of {HEAD_DIM}, batch 1, 2 CPU threads", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

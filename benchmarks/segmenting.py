@@ -54,7 +54,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
         for one in inputs:
             image = read_image(one.path)
             labels = outputs.label_values[predictor.labels(image)]
-            outputs.write(one.name, image, labels, label_shares(labels, shown))
+            outputs.write(one.name, "picture", image, labels, label_shares(labels, shown), None)
 
     def ahead(outputs: Outputs) -> None:
         rows = list(segment_all(predictor, inputs, outputs, options.workers))

@@ -1,7 +1,7 @@
 """Screenshots of the explorer for README and docs/explorer.md.
 
 depict demo
-depict serve runs/demo/depict_sa runs/demo/segmenter --port 8765 &
+depict serve runs/demo/depict_sa runs/demo/depict_ca --port 8765 &
 python docs/images/explorer.py http://127.0.0.1:8765/
 """
 
