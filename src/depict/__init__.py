@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from depict.decoders import create_decoder
+    from depict.decoders import create_decoder, register_decoder
     from depict.errors import UserError
     from depict.model import SegmentationModel, create_model
     from depict.runs import load, save
@@ -22,10 +22,11 @@ _HOMES = {
     "create_decoder": "depict.decoders",
     "create_model": "depict.model",
     "load": "depict.runs",
+    "register_decoder": "depict.decoders",
     "save": "depict.runs",
 }
 
-__all__ = ["SegmentationModel", "UserError", "create_decoder", "create_model", "load", "save"]
+__all__ = ["SegmentationModel", "UserError", "create_decoder", "create_model", "load", "register_decoder", "save"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,12 +30,17 @@ def decoder_costs(name: str, dim: int, num_classes: int, grid: tuple[int, int], 
 
 
 def encoder_multiply_adds(encoder: nn.Module, image_size: tuple[int, int]) -> int:
-    """Multiply-adds of an encoder on the meta device for one image, by PyTorch's counter."""
+    """Multiply-adds of an encoder on the meta device for one image."""
+    return counted_multiply_adds(encoder, torch.empty(1, 3, *image_size, device="meta"))
+
+
+def counted_multiply_adds(module: nn.Module, *inputs: Any) -> int:
+    """Multiply-adds of a module on the meta device, in evaluation mode, by PyTorch's counter."""
     from torch.utils.flop_counter import FlopCounterMode
 
     # The counter's total is halved below, because it counts 2 per multiply-add; so the mapping counts double.
     norm = {torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * LAYER_NORM * torch.Size(shape).numel()}
-    encoder.eval().requires_grad_(False)  # with gradients, the counter fails on expanded parameters
+    module.eval().requires_grad_(False)  # with gradients, the counter fails on expanded parameters
     with FlopCounterMode(display=False, custom_mapping=norm) as counter:
-        encoder(torch.empty(1, 3, *image_size, device="meta"))
+        module(*inputs)
     return counter.get_total_flops() // 2

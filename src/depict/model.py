@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from depict.config.ranges import check_ranges, whole
 from depict.config.resolve import as_pair, with_defaults
 from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
+from depict.costs import counted_multiply_adds
 from depict.data.palette import Color, palette_for
-from depict.decoders import create_decoder, decoder_options
-from depict.decoders.base import Trace
+from depict.decoders import create_decoder, decoder_options, level_decoder
+from depict.decoders.base import LevelDecoder, Trace
 from depict.errors import UserError
 from depict.inference.preprocess import NetworkInput, normalize
 from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow, padded_size
@@ -54,15 +56,18 @@ class SegmentationModel(nn.Module):
         encoder = dataclasses.asdict(config.encoder)
         freeze = encoder.pop("freeze")
         decoder = with_defaults(config.decoder)
-        self.encoder = create_encoder(image_size=self.image_size, stride=config.stride, **encoder)
-        stride, dim = grid_settings(self.encoder, config.stride, config.neck.dim, config.neck.stem)
+        levels = level_decoder(decoder.name)
+        finest = levels.finest if levels else config.stride
+        self.encoder = create_encoder(image_size=self.image_size, stride=finest, **encoder)
+        stride, dim = grid_settings(self.encoder, config.stride, config.neck.dim, config.neck.stem, levels)
         self.stride = self.encoder.strides[0] if stride is None else (stride, stride)
         (height, width), (rows, columns) = self.encoder.multiple, self.stride
         self.multiple = math.lcm(height, rows), math.lcm(width, columns)
         self.stem = Stem() if config.neck.stem else None
         dims = [*([self.stem.dim] if self.stem else []), *self.encoder.dims]
         self.neck = Neck(dims, dim) if dim else None
-        self.decoder = create_decoder(decoder.name, dim or self.encoder.dim, len(self.classes), **decoder.options())
+        sizes = self.encoder.dims if levels else dim or self.encoder.dim
+        self.decoder = create_decoder(decoder.name, sizes, len(self.classes), **decoder.options())
         neck = NeckConfig(dim, config.neck.stem)
         self.config = dataclasses.replace(config, image_size=self.image_size, stride=stride, neck=neck, decoder=decoder)
         if freeze:
@@ -105,6 +110,16 @@ class SegmentationModel(nn.Module):
         stem = self.stem.multiply_adds(padded) if self.stem else 0
         return stem + (self.neck.multiply_adds(sizes) if self.neck else 0)
 
+    def head_multiply_adds(self, size: tuple[int, int]) -> int:
+        """Multiply-adds of all that follows the encoder, for one image of `size` pixels."""
+        grid = self.grid(size)
+        if not isinstance(self.decoder, LevelDecoder):
+            return self.decoder.multiply_adds(math.prod(grid)) + self.neck_multiply_adds(size)
+        height, width = padded_size(size, self.multiple)
+        sizes = [(height // rows, width // columns) for rows, columns in self.encoder.strides]
+        levels = [torch.empty(1, *each, dim, device="meta") for each, dim in zip(sizes, self.encoder.dims, strict=True)]
+        return counted_multiply_adds(copy.deepcopy(self.decoder).to("meta"), levels, grid)
+
     def levels(self, images: Tensor) -> tuple[list[Tensor], tuple[int, int]]:
         """The encoder's levels (B, h, w, D), the stem's first, and the size of the padded images.
 
@@ -139,20 +154,26 @@ class SegmentationModel(nn.Module):
 
     def head(self) -> nn.Module:
         """What follows the encoder, as a module of its own: the masks of `features`."""
-        return self.decoder if self.neck is None else Head(self)
+        return Head(self) if self.neck or isinstance(self.decoder, LevelDecoder) else self.decoder
 
     def tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Z0 (B, N, D) and its grid, of normalized images (B, 3, H, W), zero-padded on the right and bottom."""
-        levels, (height, width) = self.levels(images)
-        grid = (height // self.stride[0], width // self.stride[1])
-        return self._tokens(levels, grid), grid
+        if isinstance(self.decoder, LevelDecoder):
+            self.decoder.unroll()  # raises: there are no tokens
+        return self._inputs(images)
+
+    def _inputs(self, images: Tensor) -> tuple[Any, tuple[int, int]]:
+        """What the decoder takes, tokens or levels, and the grid of its masks."""
+        levels, size = self.levels(images)
+        grid = self.grid(size)
+        return levels if isinstance(self.decoder, LevelDecoder) else self._tokens(levels, grid), grid
 
     def _tokens(self, levels: list[Tensor], grid: tuple[int, int]) -> Tensor:
         return self.neck(levels, grid) if self.neck else levels[0].flatten(1, 2)
 
     def masks(self, images: Tensor) -> Tensor:
         """Logits (B, C, h, w) on the grid of tokens of normalized images (B, 3, H, W), padded to `multiple`."""
-        return self.decoder(*self.tokens(images))
+        return self.decoder(*self._inputs(images))
 
     def forward(self, images: Tensor, full_size: bool = True) -> Tensor:
         """Logits (B, C, H, W) of normalized images (B, 3, H, W), or `masks` if not `full_size`."""
@@ -264,8 +285,7 @@ class Head(nn.Module):
         """Masks on the grid of tokens, from features on the `grid` of `SegmentationModel.features`."""
         levels = unpack(features, grid, self.level_shapes)
         tokens = (grid[0] * self.cells[0], grid[1] * self.cells[1])
-        assert self.neck is not None
-        return self.decoder(self.neck(levels, tokens), tokens)
+        return self.decoder(self.neck(levels, tokens) if self.neck else levels, tokens)
 
 
 def create_model(

@@ -20,6 +20,7 @@ from depict.decoders.blocks import LAYER_NORM
 from depict.errors import UserError
 
 if TYPE_CHECKING:
+    from depict.decoders.base import LevelDecoder
     from depict.encoders.base import Encoder, Size
 
 DEFAULT_DIM = 256
@@ -109,11 +110,20 @@ def unpack(features: Tensor, grid: Size, shapes: Sequence[tuple[int, int, int]])
     ]
 
 
-def grid_settings(encoder: Encoder, stride: int | None, dim: int | None, stem: bool) -> tuple[int | None, int | None]:
+def grid_settings(
+    encoder: Encoder, stride: int | None, dim: int | None, stem: bool, decoder: type[LevelDecoder] | None = None
+) -> tuple[int | None, int | None]:
     """The stride of the decoder's grid and the dimension of the neck; both None where no neck is needed.
 
     That is a plain ViT on its own patch grid. A hierarchical encoder has by default the stride of its finest level.
+    A `decoder` that takes levels has its own stride and neck.
     """
+    if decoder is not None:
+        if stride not in (None, decoder.stride) or dim is not None or stem:
+            raise UserError(
+                f"this decoder has masks of stride {decoder.stride} and a neck of its own: omit --stride and --neck."
+            )
+        return decoder.stride, None
     if stem and stride not in (None, STEM_STRIDE):
         raise UserError(f"--neck.stem adds detail at stride {STEM_STRIDE}: use --stride {STEM_STRIDE}, not {stride}.")
     own = encoder.strides[0]

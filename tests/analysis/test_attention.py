@@ -126,9 +126,12 @@ def test_the_attention_of_an_encoder_with_rotary_positions_can_be_read():
         assert 0 < each.values.sum() < 1  # the rest goes to class and register tokens
 
 
-def test_large_images_are_scaled_down_to_a_bounded_number_of_patches(monkeypatch):
-    monkeypatch.setattr(attention, "MAX_PATCHES", 40)
-    maps, cells = attention_maps(model(), picture(300, 500), class_name="sky", layer=1, head=1)
+@pytest.mark.parametrize(
+    ("limit", "query"), [("MAX_TOKENS", {"class_name": "sky"}), ("MAX_PATCHES", {"part": "encoder", "at": (9, 9)})]
+)
+def test_large_images_are_scaled_down_to_a_bounded_number_of_patches(monkeypatch, limit, query):
+    monkeypatch.setattr(attention, limit, 40)
+    maps, cells = attention_maps(model(), picture(300, 500), layer=1, head=1, **query)
     assert 20 < maps[0].values.size <= 40
     assert cells[1] / cells[0] == pytest.approx(5 / 3, rel=0.05)
 

@@ -43,6 +43,17 @@ def test_encoders_with_register_tokens_and_other_patch_sizes_work(picture, tmp_p
     assert json.loads((tmp_path / "maps" / "dino.json").read_text())["grid"] == [3, 5]
 
 
+def test_a_level_of_a_hierarchical_encoder_is_chosen_by_its_stride(picture, tmp_path, capsys):
+    words = ["--encoder", "test_efficientnet", "--encoder.pretrained", "False", "--short-edge", "64", "--device", "cpu"]
+    for more, grid in (([], [2, 4]), (["--stride", "8"], [8, 16]), (["--stride", "4"], [16, 32])):
+        assert main(["pca", picture, *words, *more, "--directions", "3"]) == 0
+        assert json.loads((tmp_path / "scene-pca.json").read_text())["grid"] == grid
+    assert main(["pca", picture, *words, "--stride", "5"]) == 2
+    assert "'test_efficientnet' has no level of stride 5: try --stride 8." in capsys.readouterr().err
+    assert main(["pca", picture, *SMALL, "--stride", "8"]) == 2
+    assert "'vit_tiny_patch16_224' has no level of stride 8: try --stride 16." in capsys.readouterr().err
+
+
 def test_a_run_also_shows_the_patches_after_its_decoder(picture, tmp_path):
     for decoder, names in (("depict_sa", ["Z0", "Z_L1"]), ("linear", ["Z0"])):
         save(tiny_model(decoder), tmp_path / decoder)
@@ -64,7 +75,7 @@ def test_a_picture_of_one_color_is_one_segment(tmp_path, monkeypatch):
         (["scene.png", *SMALL, "--directions", "0"], "--directions must be at least 1, not 0"),
         (["scene.png", *SMALL, "--directions", "29"], "at most 28, the patches of the picture"),
         (["scene.png", *SMALL, "--out", "a.jpg"], "--out 'a.jpg' must end in .png."),
-        (["scene.png", *SMALL, "--run", "x"], "give --encoder or --run, not both"),
+        (["scene.png", *SMALL, "--run", "x"], "give --run or --encoder and --stride, not both"),
         (["scene.png", "--run", "x"], "'x' is not a run folder"),
         (["scene.png", "--encoder", "vit_tny_patch16_224"], "unknown encoder 'vit_tny_patch16_224'"),
         (

@@ -37,6 +37,17 @@ def test_a_run_goes_to_the_hub_and_comes_back(tmp_path, run, hub, monkeypatch, c
         assert torch.equal(depict.load("hf-hub:anna/scenes-tiny")(images), depict.load(run)(images))
 
 
+def test_a_model_with_a_neck_comes_back_from_the_hub_with_its_statistics(tmp_path, hub, monkeypatch):
+    model = depict.create_model("depict_sa", "test_efficientnet", num_classes=3, image_size=64, stride=4, neck_dim=16)
+    images = torch.linspace(-1, 1, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
+    model.train()(images)  # changes the statistics of its BatchNorms
+    save(model.eval(), tmp_path / "run")
+    use_hub(monkeypatch, hub.url, tmp_path / "home")
+    assert main(["push", str(tmp_path / "run"), "anna/neck"]) == 0
+    with torch.no_grad():
+        assert torch.equal(depict.load("hf-hub:anna/neck")(images), model(images))
+
+
 @pytest.mark.parametrize(
     ("arguments", "token", "message"),
     [

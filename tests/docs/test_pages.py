@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from conftest import REPOSITORY
+from depict.decoders import DECODERS
 
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/theory.md", marks=pytest.mark.slow)])
-def test_the_python_blocks_of_a_page_print_what_the_page_says(page):
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/architecture.md", pytest.param("docs/theory.md", marks=pytest.mark.slow)]
+)
+def test_the_python_blocks_of_a_page_print_what_the_page_says(page, monkeypatch):
+    monkeypatch.setattr("depict.decoders.DECODERS", dict(DECODERS))  # a page registers one
     namespace: dict = {}
     default = torch.get_default_dtype()
     try:

@@ -49,6 +49,13 @@ def test_the_card_describes_the_model_and_its_scores(run):
     assert "99.00" not in text  # the best weights are pushed, not the last ones
 
 
+def test_the_card_describes_the_neck_and_the_stride_of_the_masks(tmp_path):
+    model = depict.create_model("linear", "test_efficientnet", num_classes=2, image_size=64, stride=8, neck_dim=32)
+    size = f"{parameters(model.neck) / 1e6:.3f} M parameters"
+    card = model_card(tmp_path, model, "anna/scenes-tiny")
+    assert f"| neck | stride 8, stride 16, stride 32 to tokens of 32 dimensions at stride 8, {size} |" in card
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"miou": null}', "[]"])
 def test_a_card_without_an_evaluation_has_no_score(run, content):
     if content:

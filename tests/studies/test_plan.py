@@ -68,6 +68,8 @@ def test_settings_of_a_decoder_have_the_names_of_the_command_line(settings):
     config = variant(settings(), "depict_sa,decoder.head-dim=16,warmup=3,encoder.freeze=true")
     assert (config.decoder.head_dim, config.decoder.heads, config.train.warmup) == (16, 1, 3)
     assert config.encoder.freeze
+    config = variant(settings(), "linear,stride=4,image-size=64,neck.dim=32")
+    assert (config.stride, config.image_size, config.neck.dim) == (4, 64, 32)
 
 
 @pytest.mark.parametrize("size", ["0", "-1/2", "9", "half", "1/0", "1/1000"])

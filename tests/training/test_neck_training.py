@@ -7,8 +7,11 @@ from safetensors.torch import load_file
 import depict
 from depict import UserError
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, NeckConfig, TrainConfig
+from depict.decoders import DECODERS
+from depict.training.init import init_from
 from depict.training.loop import Trainer, train
 from depict.training.stopping import InterruptedTraining
+from support.level_decoder import Sum
 from support.trainings import assert_same_run, losses
 
 
@@ -94,6 +97,24 @@ def test_cached_levels_give_the_losses_of_a_frozen_encoder(pictures, tmp_path, m
 def test_a_stem_cannot_train_from_cached_features(pictures, tmp_path):
     with pytest.raises(UserError, match="--neck.stem needs the images"):
         train(config(pictures, "test_vit", stem=True, freeze=True, cache_features=True), tmp_path)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_registered_decoder_on_levels_trains_and_comes_back_from_its_folder(pictures, tmp_path, monkeypatch, cached):
+    monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(DECODERS, "sum", Sum)
+    settings = config(pictures, stride=None, freeze=cached, cache_features=cached)
+    settings.decoder, settings.neck = DecoderConfig("sum"), NeckConfig()
+    train(settings, tmp_path / "run")
+    model = depict.load(tmp_path / "run", last=True)
+    assert isinstance(model.decoder, Sum)
+    torch.manual_seed(0)
+    before = depict.SegmentationModel(settings, ["a", "b", "c"]).decoder.state_dict()
+    assert not any(torch.equal(value, before[name]) for name, value in model.decoder.state_dict().items())
+    assert model.predict(torch.zeros(3, 50, 70, dtype=torch.uint8)).labels.shape == (50, 70)
+    again = depict.SegmentationModel(settings, [model.classes[2], "new"])
+    assert "1 of the 2 classes" in init_from(again, str(tmp_path / "run"))
+    assert torch.equal(again.decoder.last.bias[0], depict.load(tmp_path / "run").decoder.last.bias[2])
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import depict
-from depict.runs import read_metrics
+from depict.evaluation import evaluate, sliding_window_for
+from depict.runs import dataset_of, read_metrics
 from support.several_processes import ENVIRONMENT, start_processes, torchrun
 from support.trainings import assert_same_run, losses, saved_state, scores, small_command
 
@@ -183,6 +184,31 @@ def test_three_processes_resume_bit_for_bit(pictures, tmp_path):
         result = torchrun(*words, processes=3)
         assert result.returncode == 0, result.stderr[-3000:]
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def neck_command(pictures, out, *more):
+    """The words after `depict` that train a neck and a decoder on an encoder with BatchNorms."""
+    words = f"""train --out {out} --data folder --root {pictures} --data.short-edge 64 --data.max-aspect 2
+        --data.workers 0 --image-size 64 --encoder test_efficientnet --encoder.pretrained False --stride 4 --neck.dim 16
+        --decoder depict_sa --decoder.layers 1 --decoder.heads 2 --decoder.head-dim 8 --decoder.operator exact
+        --epochs 2 --batch 4 --lr 1e-2 --device cpu --validate-every 1 --save-every 1"""
+    return [*words.split(), *more]
+
+
+@pytest.mark.parametrize("more", [[], ["--ema", "0.5"]], ids=["plain", "averaged"])
+def test_two_processes_resume_a_model_with_batch_norms_and_validate_what_they_save(pictures, tmp_path, more):
+    """Each process has statistics of its own images; all must validate with those that are saved, the first's."""
+    (tmp_path / "depict_until.py").write_text(ENDS_ITSELF)
+    broken = neck_command(pictures, tmp_path / "broken", *more)
+    assert torchrun(*broken, program=(tmp_path / "depict_until.py", "step", "2", "SIGTERM")).returncode != 0
+    for words in (broken, neck_command(pictures, tmp_path / "whole", *more)):
+        result = torchrun(*words)
+        assert result.returncode == 0, result.stderr[-3000:]
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+    assert scores(tmp_path / "whole") == scores(tmp_path / "broken")
+    model = depict.load(tmp_path / "whole", last=True)
+    dataset = dataset_of(model, None, None)
+    assert evaluate(model.predictor(sliding_window_for(model, dataset)), dataset).miou == scores(tmp_path / "whole")[-1]
 
 
 def test_a_process_that_is_killed_ends_the_others_with_one_line(pictures, tmp_path):

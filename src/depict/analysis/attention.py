@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from depict.io.images import ImageLike
 
 MAX_PATCHES = 4096
-"""Larger images are scaled down: attention is quadratic in the number of patches."""
+"""Larger images are scaled down: the attention of an encoder is a matrix of patches by patches."""
+MAX_TOKENS = 16384
+"""The same for a decoder, of whose attention only one row is computed; an image of 512 x 512 pixels at stride 4."""
 LayerAttention = tuple[int, str, Tensor]
 """Layer from 1, operator, and attention (heads, N) of the query to all patches."""
 
@@ -100,7 +102,7 @@ def attention_maps(
         raise unknown("class", class_name, model.classes)
     if at is not None and not (0 <= at[0] < width and 0 <= at[1] < height):
         raise UserError(f"the position {at[0]},{at[1]} (x, y) is outside the image of {width} x {height} pixels.")
-    view = whole_view(model, image)
+    view = whole_view(model, image, MAX_PATCHES if part == "encoder" else MAX_TOKENS)
     patch, query = None, "class token" if class_name is None else f"class {class_name}"
     if at is not None:
         patch, query = view.patch_at(*at, height, width), f"patch at {at[0]},{at[1]}"
@@ -115,10 +117,10 @@ def attention_maps(
     return maps, view.cells
 
 
-def whole_view(model: SegmentationModel, image: np.ndarray) -> View:
-    """The image at the model's own size, or smaller if that has more than `MAX_PATCHES` patches."""
+def whole_view(model: SegmentationModel, image: np.ndarray, most: int) -> View:
+    """The image at the model's own size, or smaller if that has more than `most` patches."""
     layout = model.layout(image.shape[0], image.shape[1])
-    while math.prod((view := View(image, layout, model)).grid) > MAX_PATCHES:
+    while math.prod((view := View(image, layout, model)).grid) > most:
         height, width = (max(1, int(0.95 * length)) for length in layout.size)
         layout = layout._replace(resized=(height, width), size=(height, width))
     return view

@@ -42,6 +42,7 @@ def main(
     directions: int = 10,
     centered: bool = True,
     short_edge: int = 448,
+    stride: Annotated[int | None, flag("the coarsest level", "INT")] = None,
     out: Annotated[Path | None, flag("NAME-pca.png", "FILE.png")] = None,
     device: Device = None,
 ) -> int:
@@ -59,12 +60,13 @@ def main(
 
     Args:
         image: The picture.
-        encoder: timm name of any encoder; of a hierarchical one, the coarsest level is used.
+        encoder: timm name of any encoder.
         pretrained: Weights: True loads timm's, FILE a .safetensors or .pth file, False starts from random ones.
         run: Use the encoder and the decoder of this run instead.
         directions: Number of principal directions and of clusters.
         centered: Subtract the mean first.
         short_edge: Short edge that the picture is resized to, in pixels. A run uses its own.
+        stride: Level of a hierarchical encoder, such as 8: pixels per embedding. A run shows the tokens of its decoder.
         out: File to write.
         device: cpu, cuda, cuda:1 or mps.
     """
@@ -79,12 +81,12 @@ def main(
     check_file(path, ".png")
     check_numbers(whole(1, 1000), directions=directions)
     check_numbers(RANGES["data.short_edge"], short_edge=short_edge)
-    if run is not None and (encoder is not None or pretrained != "True"):
-        raise UserError("give --encoder or --run, not both: a run has its own encoder.")
+    if run is not None and (encoder is not None or pretrained != "True" or stride is not None):
+        raise UserError("give --run or --encoder and --stride, not both: a run has its own encoder and tokens.")
     picture = read_image(image)
     if run is None:
         name = encoder or ENCODER
-        embeddings = encode(picture, name, pretrained, short_edge, find_device(device))
+        embeddings = encode(picture, name, pretrained, short_edge, stride, find_device(device))
         source = {"encoder": name, "pretrained": pretrained}
     else:
         embeddings = unroll(picture, run, find_device(device))
@@ -104,8 +106,10 @@ def main(
     return 0
 
 
-def encode(picture: np.ndarray, name: str, pretrained: str, short_edge: int, device: str) -> Embeddings:
-    """Z0 of an encoder of timm."""
+def encode(
+    picture: np.ndarray, name: str, pretrained: str, short_edge: int, stride: int | None, device: str
+) -> Embeddings:
+    """Z0 of an encoder of timm: its level of this stride, or the coarsest."""
     import numpy as np
     import torch
     import torch.nn.functional as F
@@ -118,13 +122,17 @@ def encode(picture: np.ndarray, name: str, pretrained: str, short_edge: int, dev
     if size[0] * size[1] > MAX_FULL_IMAGE_PIXELS:
         raise UserError(f"--short-edge {short_edge} gives {size[0]} x {size[1]} pixels: choose a smaller one.")
     weights: bool | str = {"True": True, "False": False}.get(pretrained, pretrained)
-    network = create_encoder(name, size, weights).to(device).eval()
+    network = create_encoder(name, size, weights, stride=stride).to(device).eval()
+    strides = [height for height, _ in network.strides]
+    if stride not in (None, *strides):
+        raise UserError(f"'{name}' has no level of stride {stride}: try --stride {strides[0]}.")
+    level = -1 if stride is None else strides.index(stride)
     pixels = torch.from_numpy(np.require(picture, requirements="W")).permute(2, 0, 1)
     pixels = resize_image(pixels[None], size, antialias=True).to(device)
     below, right = (-length % multiple for length, multiple in zip(size, network.multiple, strict=True))
     with torch.inference_mode():
-        Z0 = network(F.pad(normalize(pixels, network.mean, network.std), (0, right, 0, below)))[-1][0]
-    cell = network.strides[-1]
+        Z0 = network(F.pad(normalize(pixels, network.mean, network.std), (0, right, 0, below)))[level][0]
+    cell = network.strides[level]
     grid = (Z0.shape[0], Z0.shape[1])
     return Embeddings({"Z0": Z0.flatten(0, 1).cpu().numpy()}, grid, (size[0] / cell[0], size[1] / cell[1]))
 

@@ -11,7 +11,7 @@ from depict.config.ranges import check_ranges
 from depict.config.schema import Config, DataConfig, DecoderConfig, NeckConfig, TrainConfig
 from depict.data import create_dataset
 from depict.data.dataset import Dataset, Recipe, every_nth, hold_out, random_subset
-from depict.decoders import decoder_options
+from depict.decoders import decoder_options, level_decoder
 from depict.errors import UserError
 
 FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
@@ -155,12 +155,11 @@ def _grid(config: Config, image_size: tuple[int, int]) -> tuple[int | None, Neck
     from depict.encoders import create_encoder
     from depict.neck import grid_settings
 
-    options = vars(config.encoder) | {"pretrained": False}
+    levels = level_decoder(config.decoder.name)
+    options = vars(config.encoder) | {"pretrained": False, "stride": levels.finest if levels else config.stride}
     with torch.device("meta"):
-        encoder = create_encoder(
-            image_size=image_size, stride=config.stride, **{k: v for k, v in options.items() if k != "freeze"}
-        )
-    stride, dim = grid_settings(encoder, config.stride, config.neck.dim, config.neck.stem)
+        encoder = create_encoder(image_size=image_size, **{k: v for k, v in options.items() if k != "freeze"})
+    stride, dim = grid_settings(encoder, config.stride, config.neck.dim, config.neck.stem, levels)
     if config.neck.stem and config.train.cache_features:
         raise UserError("--neck.stem needs the images, which --cache-features does not read again: omit one of them.")
     return stride, NeckConfig(dim, config.neck.stem)

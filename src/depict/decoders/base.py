@@ -3,8 +3,9 @@ refined class embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,31 @@ class Decoder(nn.Module):
             raise UserError(f"tokens must have shape (batch, N, {self.token_dim}), not {tuple(Z.shape)}.")
         if Z.shape[1] != grid[0] * grid[1]:
             raise UserError(f"{Z.shape[1]} tokens do not fill a grid of {grid[0]} x {grid[1]}.")
+
+
+class LevelDecoder(Decoder):
+    """A decoder with a neck of its own: levels (B, h, w, D_l) of an encoder -> masks (B, C, H / stride, W / stride).
+
+    The base class for decoders of other libraries. They train, evaluate and predict like all others, but have no
+    steps to unroll.
+    """
+
+    finest = 4
+    """Stride of the finest level that it takes."""
+    stride = 4
+    """Of its masks."""
+
+    def __init__(self, dims: Sequence[int], num_classes: int):
+        super().__init__(dims[-1], num_classes)
+        self.dims = tuple(dims)
+
+    def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor:  # type: ignore[override]
+        """Masks (B, C, h, w) on the grid (h, w); levels are listed from the finest to the coarsest."""
+        raise NotImplementedError
+
+    def unroll(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refused: it has no steps with a meaning."""
+        raise UserError(f"{type(self).__name__} takes levels of the encoder: it has no tokens and no steps to unroll.")
 
 
 class PatchDecoder(Decoder):

@@ -40,6 +40,7 @@ def model_card(run: Path, model: SegmentationModel, name: str) -> str:
         f"| encoder | `{config.encoder.name}`, {parameters(model.encoder) / 1e6:.2f} M parameters |",
         f"| decoder | `{config.decoder.name}`{f' ({options})' if options else ''}, "
         f"{parameters(model.decoder) / 1e6:.3f} M parameters |",
+        *_neck_row(model),
         f"| window | {size} pixels, slid over images of any size |",
         f"| data | {_cell(config.data.name or 'not recorded')} |",
         *(f"| mIoU, {title} | {100 * evaluation['miou']:.2f} % |" for title, evaluation in evaluations.items()),
@@ -60,6 +61,18 @@ def model_card(run: Path, model: SegmentationModel, name: str) -> str:
         *_class_table(model, next(iter(evaluations.values()), {})),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _neck_row(model: SegmentationModel) -> list[str]:
+    """The levels, the tokens and the stride of the masks, of a model with a neck."""
+    if model.neck is None:
+        return []
+    size = sum(parameters(part) for part in (model.neck, model.stem) if part is not None)
+    levels = ", ".join(model.level_names)
+    return [
+        f"| neck | {levels} to tokens of {model.neck.dim} dimensions at stride {model.stride[0]}, "
+        f"{size / 1e6:.3f} M parameters |"
+    ]
 
 
 def read_evaluations(run: Path) -> dict[str, Evaluation]:

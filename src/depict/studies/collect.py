@@ -5,7 +5,6 @@ Reads config.yaml, metrics.jsonl and evaluation.json of every cell; weights and 
 
 from __future__ import annotations
 
-import math
 import statistics
 from pathlib import Path
 from typing import Any, TypedDict
@@ -42,6 +41,8 @@ class Line(TypedDict):
     """Sample standard deviation over the seeds; None for one seed."""
     last_step: float | None
     """Mean mIoU of the last weights."""
+    boundary_iou: float | None
+    """Mean over the seeds of the mean boundary IoU of the best weights."""
     best: str
     """The cell with the best seed."""
     classes: dict[str, float | None]
@@ -98,7 +99,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
     scores = [_score(evaluation) for evaluation in evaluations]
     best = max(range(len(cells)), key=scores.__getitem__)
     multiscale = folders[best] / EVALUATION_MULTISCALE
-    last_scores = [score for folder in folders if (score := _last_score(folder)) is not None]
+    last_scores = [_last_score(folder) for folder in folders]
     times = [training_time(folder, cell.images) for folder, cell in zip(folders, cells, strict=True)]
     seconds = sum(spent for spent, _, _ in times)
     config, classes = read_run(folders[best])
@@ -111,7 +112,8 @@ def _line(cells: list[Cell], out: Path) -> Line:
         "miou": scores,
         "mean": statistics.fmean(scores),
         "spread": statistics.stdev(scores) if len(scores) > 1 else None,
-        "last_step": statistics.fmean(last_scores) if last_scores else None,
+        "last_step": _mean(last_scores),
+        "boundary_iou": _mean([evaluation["boundary_iou"] for evaluation in evaluations]),
         "best": cells[best].name,
         "classes": {row["name"]: row["iou"] for row in evaluations[best]["classes"]},
         "multiscale": _score(_read(multiscale)) if multiscale.is_file() else None,
@@ -132,6 +134,12 @@ def _score(evaluation: dict[str, Any]) -> float:
     return evaluation["miou"] or 0.0  # null without a labeled pixel
 
 
+def _mean(values: list[float | None]) -> float | None:
+    """Of the values that are defined; None if there is none."""
+    defined = [value for value in values if value is not None]
+    return statistics.fmean(defined) if defined else None
+
+
 def _last_score(folder: Path) -> float | None:
     """mIoU of a run's last validation, if there was one."""
     return next((row["miou"] for row in reversed(read_metrics(folder)) if "miou" in row), None)
@@ -143,8 +151,7 @@ def _costs(config: Config, classes: int) -> tuple[int, int]:
     with torch.device("meta"):
         model = SegmentationModel(config, [f"class {index}" for index in range(classes)])
     parts = [part for part in (model.decoder, model.neck, model.stem) if part is not None]
-    decoder = model.decoder.multiply_adds(math.prod(model.grid(model.image_size)))
-    return sum(map(parameters, parts)), decoder + model.neck_multiply_adds(model.image_size)
+    return sum(map(parameters, parts)), model.head_multiply_adds(model.image_size)
 
 
 def paper_miou(cell: Cell) -> str:

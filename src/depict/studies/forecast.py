@@ -56,7 +56,7 @@ def forecast(study: Study, out: Path) -> list[CellForecast]:
         left = steps - max((line["iteration"] for line in read_metrics(cell.folder(out))), default=0)
         seconds = 0.0
         if not cell.finished(out):
-            key = repr((config.decoder, config.encoder, config.train))
+            key = repr((config.decoder, config.stride, config.neck, config.encoder, config.train))
             if key not in measured:
                 measured[key] = _measure(config, validation)
             step, image = measured[key]
@@ -88,7 +88,8 @@ def forecast_text(forecasts: list[CellForecast]) -> str:
 
 def _speed_key(cell: Cell) -> str:
     """Equal for cells whose steps take the same time."""
-    return repr((cell.config.encoder, cell.config.decoder, cell.config.train.batch))
+    config = cell.config
+    return repr((config.encoder, config.stride, config.neck, config.decoder, config.train.batch))
 
 
 def _measure(config: ResolvedConfig, validation: Dataset) -> tuple[float, float]:

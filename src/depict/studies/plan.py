@@ -16,7 +16,7 @@ from depict.config.paper import paper_rows
 from depict.config.presets import merge
 from depict.config.resolve import resolve
 from depict.config.schema import Config, DecoderConfig
-from depict.decoders import create_decoder, decoder_options
+from depict.decoders import create_decoder, decoder_options, level_decoder
 from depict.errors import UserError, unknown
 from depict.io.yaml import from_dict, read_yaml, to_dict
 from depict.runs import refuse_difference
@@ -166,15 +166,18 @@ def _ablation_lines(base: DecoderConfig) -> list[tuple[str, str, DecoderConfig]]
 def variant(settings: Config, text: str) -> Config:
     """The settings changed to the decoder and settings in `text`: `NAME[,SETTING=VALUE…]`.
 
-    Settings have the names of the command line: `lr`, `decoder.layers`, `encoder.drop-path`.
+    Settings have the names of the command line: `lr`, `stride`, `decoder.layers`, `encoder.drop-path`.
     """
     name, *changes = text.split(",")
-    over: dict[str, dict[str, Any]] = {"decoder": {"name": name}}
+    over: dict[str, Any] = {"decoder": {"name": name}}
     for change in changes:
         key, equals, value = change.partition("=")
         section, _, field = key.strip().replace("-", "_").rpartition(".")
         try:
-            over.setdefault(section or "train", {})[field] = yaml.safe_load(value)
+            if not section and field in ("stride", "image_size"):
+                over[field] = yaml.safe_load(value)
+            else:
+                over.setdefault(section or "train", {})[field] = yaml.safe_load(value)
         except yaml.YAMLError:
             equals = ""
         if field in ("precision", "device"):
@@ -188,7 +191,8 @@ def _over_seeds(study: Study, group: str, label: str, name: str, images: int, co
     """One cell for each seed of the study."""
     decoder = config.decoder
     with torch.device("meta"):
-        create_decoder(decoder.name, 64, 2, **decoder.options())  # raises if an option is wrong
+        if not level_decoder(decoder.name):  # whose levels depend on the encoder
+            create_decoder(decoder.name, 64, 2, **decoder.options())  # raises if an option is wrong
     stem = re.sub(r"[^\w.=-]+", "_", name)
     return [
         Cell(group, label, f"{stem}_seed{seed}", images, dataclasses.replace(config, seed=seed)) for seed in study.seeds

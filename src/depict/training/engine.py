@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from torch import nn
 
 from depict.config.schema import TrainConfig
 from depict.devices import KINDS, best_device, lost_process_errors
@@ -68,6 +69,13 @@ def is_sharded(accelerator: Accelerator, averaged: bool) -> bool:
     if sharded and averaged:
         raise UserError("a moving average (--ema) of a model that is sharded by FSDP is not supported.")
     return sharded
+
+
+def share_buffers(accelerator: Accelerator, model: nn.Module) -> None:
+    """Give all processes the buffers of the first: each updates the statistics of BatchNorm on its own images."""
+    if accelerator.num_processes > 1:
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, 0)
 
 
 def global_sum(accelerator: Accelerator, share: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from depict.decoders import create_decoder
+from depict.decoders.base import LevelDecoder
 from depict.errors import UserError
 from depict.model import SegmentationModel
 from depict.runs import load
@@ -45,7 +46,8 @@ def init_from(model: SegmentationModel, run: str) -> str:
 def _class_tensors(model: SegmentationModel) -> set[str]:
     """The names of the decoder's tensors that have a row for each class: their shapes change with the classes."""
     decoder = model.config.decoder
+    dims = model.decoder.dims if isinstance(model.decoder, LevelDecoder) else model.decoder.token_dim
     with torch.device("meta"):
-        larger = create_decoder(decoder.name, model.decoder.token_dim, model.num_classes + 1, **decoder.options())
+        larger = create_decoder(decoder.name, dims, model.num_classes + 1, **decoder.options())
     shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
     return {DECODER + name for name, tensor in model.decoder.state_dict().items() if tensor.shape != shapes[name]}

@@ -35,7 +35,7 @@ from depict.runs import CURVES, LAST, PREVIEW, WEIGHTS, check_data, check_same, 
 from depict.training import losses
 from depict.training.checkpoint import Checkpoint, Progress
 from depict.training.class_weights import balanced_weights
-from depict.training.engine import global_sum, is_sharded, running_engine
+from depict.training.engine import global_sum, is_sharded, running_engine, share_buffers
 from depict.training.feature_builder import open_cache
 from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.init import init_from
@@ -278,6 +278,7 @@ class Trainer:
             self.log.redraw_curves()
             return None
         model, progress = self._averaged_model(), self.progress
+        share_buffers(self.accelerator, model)
         published = self.validation.recipe.stride
         stride = published and min(published, *model.image_size)
         network = self.windows.network(model) if self.windows else None

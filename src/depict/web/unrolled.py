@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depict.analysis.attention import View, view_tokens, whole_view
+from depict.analysis.attention import MAX_PATCHES, View, view_tokens, whole_view
 from depict.analysis.influence import patch_influence
 from depict.analysis.pca import as_colors, components
 from depict.analysis.steps import mssa_steps
@@ -75,7 +75,7 @@ class Unrolled:
 @torch.no_grad()
 def unroll(model: SegmentationModel, image: np.ndarray, proceed: Callable[[], None]) -> Unrolled:
     """Run the decoder on a whole image uint8 RGB (H, W, 3). `proceed` is called now and then, and may raise."""
-    view = whole_view(model, image)
+    view = whole_view(model, image, MAX_PATCHES)
     with eval_mode(model):
         trace = model.decoder.unroll(*view_tokens(model, view))
         proceed()
