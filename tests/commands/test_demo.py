@@ -12,8 +12,8 @@ from depict.data.scenes.dataset import Scenes
 def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, capsys):
     real = demo.config
 
-    def small(decoder):
-        settings = real(decoder)
+    def small(decoder, quick):
+        settings = real(decoder, quick)
         settings.train.epochs = settings.train.validate_every = 1
         settings.data.limit = 16
         return settings
@@ -38,6 +38,7 @@ def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, ca
     monkeypatch.setattr(demo, "ProcessPoolExecutor", InThisProcess)
     demo.main(tmp_path / "demo")
     printed = capsys.readouterr().out
+    assert "mean little" not in printed
     assert "DEPICT-SA" in printed
     assert "Segmenter" in printed
     for name in demo.DECODERS:
@@ -51,3 +52,11 @@ def test_both_decoders_get_the_same_budget_and_no_pretrained_weights():
     assert first.train == second.train
     assert first.encoder == second.encoder
     assert first.encoder.pretrained is False
+
+
+def test_the_quick_demo_differs_only_in_its_schedule():
+    quick, full = demo.config("depict_sa", quick=True), demo.config("depict_sa")
+    assert quick.train.epochs == quick.train.validate_every == 1
+    assert full.train.epochs == 12
+    quick.train = full.train
+    assert quick == full

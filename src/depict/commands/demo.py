@@ -8,9 +8,9 @@ import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from depict.config.flags import Folder, check_folder
+from depict.config.flags import check_folder, flag
 from depict.terminal import say, say_text
 
 if TYPE_CHECKING:
@@ -20,27 +20,34 @@ if TYPE_CHECKING:
 DECODERS = {"depict_sa": "DEPICT-SA", "segmenter": "Segmenter"}
 SHOWN = (3, 17, 26, 41, 58, 77)
 """Validation scenes in the picture."""
+QUICK = "--quick trains for one epoch instead of 12: these numbers mean little. For better ones run `depict demo`.\n"
 
 
-def main(out: Folder = Path("runs/demo")) -> int:
+def main(
+    out: Annotated[Path | None, flag("runs/demo, with --quick runs/demo_quick", "DIR")] = None, quick: bool = False
+) -> int:
     """Train DEPICT-SA and Segmenter on generated scenes, and compare them.
 
     Trains a small ViT from random weights with each decoder, evaluates both, and draws their
-    predictions. Nothing is downloaded. It takes about four minutes on two CPU cores. Run the same
-    command again to resume, or to see the results of the finished runs.
+    predictions. Nothing is downloaded. It takes about four minutes on two CPU cores, with --quick less
+    than one. Run the same command again to resume, or to see the results of the finished runs.
 
     Examples:
         depict demo
+        depict demo --quick
         depict demo --out runs/first
 
     Args:
         out: Folder for the two runs and the picture.
+        quick: Train for one epoch, to see that everything works; the numbers mean little.
     """
+    out = out or Path("runs/demo_quick" if quick else "runs/demo")
     check_folder(out)
     say("training both decoders side by side on 600 generated scenes", error=True)
     # Two processes: at this size two models on one core each are faster than one model on two cores.
     with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn")) as pool:
-        rows = list(pool.map(train_and_score, DECODERS, [out / name for name in DECODERS], range(len(DECODERS))))
+        settings = [config(name, quick) for name in DECODERS]
+        rows = list(pool.map(train_and_score, settings, [out / name for name in DECODERS], range(len(DECODERS))))
 
     from depict.runs import load
 
@@ -53,7 +60,7 @@ def main(out: Folder = Path("runs/demo")) -> int:
     say_text(
         f"""
 mIoU in percent on 100 unseen scenes, single-scale and multi-scale; parameters and GFLOPs of the decoder only.
-
+{QUICK if quick else ""}
 Picture     {picture}
 Runs        {out / "depict_sa"} and {out / "segmenter"}
 Next steps  depict evaluate {out / "depict_sa"}        the IoU of each class
@@ -63,7 +70,7 @@ Next steps  depict evaluate {out / "depict_sa"}        the IoU of each class
     return 0
 
 
-def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, float, float, float]:
+def train_and_score(settings: Config, out: Path, position: int) -> tuple[int, int, float, float, float]:
     """Train and evaluate one decoder.
 
     Returns its parameters, multiply-adds, single- and multi-scale mIoU in percent, and training images per second.
@@ -78,7 +85,7 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     from depict.training.loop import train
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // len(DECODERS)))
-    train(config(decoder), out)
+    train(settings, out)
     model, validation = load(out), create_dataset("scenes", split="val")
     slidings = [sliding_window_for(model, validation, multiscale) for multiscale in (False, True)]
     single, multi = (evaluate(model.predictor(sliding), validation, progress=True) for sliding in slidings)
@@ -87,16 +94,19 @@ def train_and_score(decoder: str, out: Path, position: int) -> tuple[int, int, f
     return parameters(model.decoder), flops, 100 * single.miou, 100 * multi.miou, statistics.median(speeds)
 
 
-def config(decoder: str) -> Config:
-    """A ViT small enough for a CPU, with a recipe for the scenes."""
+def config(decoder: str, quick: bool = False) -> Config:
+    """A ViT small enough for a CPU, with a recipe for the scenes; one epoch if `quick`."""
     from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 
+    epochs, warmup = (1, 10) if quick else (12, 40)
     sizes: dict[str, Any] = {"heads": 3, "head_dim": 50} if decoder == "depict_sa" else {}
     return Config(
         encoder=EncoderConfig("vit_tiny_patch16_224", pretrained=False, patch_size=8, dim=128, depth=4),
         decoder=DecoderConfig(decoder, **sizes),
         data=DataConfig("scenes", scale_range=(0.75, 1.5), color_jitter=False, workers=0),
-        train=TrainConfig(epochs=12, batch=8, lr=5e-4, warmup=40, clip_grad=1.0, weight_decay=0.05, validate_every=12),
+        train=TrainConfig(
+            epochs=epochs, batch=8, lr=5e-4, warmup=warmup, clip_grad=1.0, weight_decay=0.05, validate_every=epochs
+        ),
         image_size=96,
     )
 
