@@ -54,9 +54,10 @@ def test_both_decoders_get_the_same_budget_and_no_pretrained_weights():
     assert first.encoder.pretrained is False
 
 
-def test_the_quick_demo_differs_only_in_its_schedule():
+def test_the_quick_demo_differs_only_in_its_schedule_and_number_of_scenes():
     quick, full = demo.config("depict_sa", quick=True), demo.config("depict_sa")
     assert quick.train.epochs == quick.train.validate_every == 1
     assert full.train.epochs == 12
-    quick.train = full.train
+    assert (quick.data.limit, full.data.limit) == (300, None)
+    quick.train, quick.data = full.train, full.data
     assert quick == full
