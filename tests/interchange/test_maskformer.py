@@ -11,6 +11,7 @@ from depict.decoders.mask_classification import semantic_scores
 from depict.interchange.maskformer import import_maskformer
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow  # a Swin-T is built, written and read
 
 
 @pytest.fixture(scope="module")
