@@ -5,12 +5,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from depict.commands.info import rounds_to
-from depict.config.paper import paper_rows
+from depict.config.paper import MASKFORMER, MASKFORMER_COSTS, paper_rows
 from depict.costs import decoder_costs, encoder_multiply_adds, parameters
 from depict.decoders import create_decoder
 from depict.encoders import create_encoder
 
-ROWS = [pytest.param(row, id=row.config) for row in paper_rows() if row.config]
+ROWS = [pytest.param(row, id=row.config) for row in paper_rows() if row.config != MASKFORMER]
 MEASURED = {  # millions of parameters and billions of multiply-adds, measured on the authors' code
     "ade20k/segmenter_vit_t": (1.030, 2.214),
     "ade20k/segmenter_vit_s": (4.050, 6.667),
@@ -90,6 +90,19 @@ def test_the_exact_operator_is_counted_with_its_inverses_which_pytorch_leaves_ou
     assert decoder_costs(*model, operator="exact")[1] == pytest.approx(counts + inverses, abs=3)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_queries_of_depict_mask_are_counted(masked):
+    model = ("depict_mask", 64, 5, (3, 4))
+    assert decoder_costs(*model, masked_attention=masked)[1] == counted(*model, masked_attention=masked)
+
+
+def test_a_masked_query_of_the_exact_operator_counts_a_gram_matrix_and_an_inverse_of_its_own():
+    options = {"operator": "exact", "masked_attention": True, "queries": 7, "layers": 1}
+    inverses = 3 * 100**3 // 2 + 3 * 7 * 3 * 50**3 // 2
+    counts = counted("depict_mask", 64, 5, (3, 4), device="cpu", **options)
+    assert decoder_costs("depict_mask", 64, 5, (3, 4), **options)[1] == pytest.approx(counts + inverses, abs=3)
+
+
 @pytest.mark.parametrize(
     ("config", "printed"), [("cbt_vit_t", "1.5"), ("cbt_vit_s", "2.3"), ("cbt_vit_b", "7.8"), ("cbt_vit_l", "22.3")]
 )
@@ -100,6 +113,24 @@ def test_layers_of_cbt_alone_at_2_per_multiply_add_give_the_printed_gflops(confi
         decoder = create_decoder("cbt", row.dim, row.classes, **row.options)
     norms = 5 * tokens * row.dim * len(decoder.layers)
     assert rounds_to(2 * (sum(layer.multiply_adds(tokens) for layer in decoder.layers) - norms), printed, 9)
+
+
+def test_maskformers_heads_have_the_size_and_cost_measured_on_the_original():
+    pytest.importorskip("transformers")
+    row = row_of(MASKFORMER)
+    assert costs(row) == MASKFORMER_COSTS
+    with torch.device("meta"):
+        decoder = create_decoder(row.decoder, row.dim, row.classes)
+    transformer = (decoder.transformer, decoder.class_predictor, decoder.mask_embedder)
+    assert round(parameters(decoder.pixel_decoder) / 1e6, 3) == 6.246
+    assert round(sum(map(parameters, transformer)) / 1e6, 3) == 10.128
+    # The original counts the norms of the levels to the Swin, gives masks after each of 6 layers and no class scores.
+    N, K, W = row.grid[0] * row.grid[1], 100, 256
+    level_norms = sum(5 * (N >> 2 * level) * dim for level, dim in enumerate(row.dim))
+    auxiliary = 5 * (K * W * (row.classes + 1) + 3 * K * W * W + K * N * W)
+    group_norms = 5 * W * (2 * (N + N // 4 + N // 16) + N // 64)  # were counted like layer norms
+    in_training = costs(row)[1] - level_norms - K * N * row.classes + auxiliary
+    assert (round(in_training / 1e9, 1), round((in_training + group_norms) / 1e9, 1)) == (44.1, 44.2)
 
 
 def test_the_linear_decoder_counts_one_product():

@@ -217,6 +217,27 @@ def test_modules_scale_the_exact_form_by_their_step_size_and_learn_c():
         assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())
 
 
+def test_a_mask_restricts_each_query_to_the_exact_step_on_its_own_tokens():
+    Q, Z, P, a = case(9, 2, 3, N=8)
+    mask = torch.rand(2, Q.shape[1], 8) < 0.5
+    mask[..., 0] = True
+    step, kernel = msca_exact(Q, Z, P, a, 0.7, mask), exact_kernel(Q, Z, P, a, mask)
+    for b in range(2):
+        for c in range(Q.shape[1]):
+            own = Z[b, mask[b, c]]
+            scaled = a * 8 / len(own)  # a counts tokens: the mean of w w^T stays what it is weighed with
+            assert torch.allclose(step[b, c], msca_exact(Q[b, c : c + 1], own, P, scaled, 0.7)[0], atol=1e-6)
+            expected = torch.zeros(2, 8, dtype=Z.dtype)
+            expected[:, mask[b, c]] = exact_kernel(Q[b, c : c + 1], own, P, scaled)[:, 0]
+            assert torch.allclose(kernel[b, :, c], expected, atol=1e-6)
+
+
+def test_a_mask_of_all_tokens_changes_nothing():
+    Q, Z, P, a = case(9, 2, 3)
+    everywhere = torch.ones(*Q.shape[:2], Z.shape[1], dtype=torch.bool)
+    assert torch.allclose(msca_exact(Q, Z, P, a, 0.7, everywhere), msca_exact(Q, Z, P, a, 0.7), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -142,6 +142,19 @@ def test_attention_rows_sum_to_one_and_have_one_column_per_key():
     assert torch.allclose(A.sum(-1), torch.ones(2, 3))
 
 
+def test_a_mask_restricts_each_query_to_its_own_tokens_on_both_paths():
+    Q, Z, P = torch.randn(2, 3, 6), torch.randn(2, 7, 6), torch.randn(4, 6)
+    mask = torch.rand(2, 3, 7) < 0.5
+    mask[..., 0] = True
+    explicit, A = msca_explicit(Q, Z, P, 2, mask=mask)
+    assert (A.masked_select(~mask[:, None]) == 0).all()
+    assert torch.allclose(msca(Q, Z, P, 2, mask=mask), explicit, atol=1e-5)
+    for b in range(2):
+        for c in range(3):
+            alone = msca(Q[b, c : c + 1], Z[b, mask[b, c]], P, 2)
+            assert torch.allclose(explicit[b, c], alone[0], atol=1e-5)
+
+
 def test_the_order_of_tokens_does_not_matter():
     _, Z, P = case(N=9)
     order = torch.randperm(9)

@@ -8,12 +8,14 @@ the counter takes longer than all the rest of `depict info`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from depict.decoders import create_decoder
+from depict.decoders.base import LevelDecoder
 from depict.decoders.blocks import LAYER_NORM
 
 
@@ -22,10 +24,19 @@ def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def decoder_costs(name: str, dim: int, num_classes: int, grid: tuple[int, int], **options: Any) -> tuple[int, int]:
-    """Parameters and multiply-adds of a decoder for one image of `grid` patches, without running it."""
+def decoder_costs(
+    name: str, dim: int | Sequence[int], num_classes: int, grid: tuple[int, int], **options: Any
+) -> tuple[int, int]:
+    """Parameters and multiply-adds of a decoder for one image of `grid` patches, without running it.
+
+    If it takes levels, each is half as fine as the one before it, and the first is on the grid.
+    """
     with torch.device("meta"):
         decoder = create_decoder(name, dim, num_classes, **options)
+    if isinstance(decoder, LevelDecoder):
+        sizes = [(grid[0] >> level, grid[1] >> level) for level in range(len(decoder.dims))]
+        levels = [torch.empty(1, *size, each, device="meta") for size, each in zip(sizes, decoder.dims, strict=True)]
+        return parameters(decoder), counted_multiply_adds(decoder, levels, grid)
     return parameters(decoder), decoder.multiply_adds(grid[0] * grid[1])
 
 

@@ -176,9 +176,12 @@ class SegmentationModel(nn.Module):
         return self.decoder(*self._inputs(images))
 
     def forward(self, images: Tensor, full_size: bool = True) -> Tensor:
-        """Logits (B, C, H, W) of normalized images (B, 3, H, W), or `masks` if not `full_size`."""
+        """Logits (B, C, H, W) of normalized images (B, 3, H, W), or `masks` if not `full_size`.
+
+        In training mode, a decoder that owns its loss returns what that loss needs, at any size.
+        """
         masks = self.masks(images)
-        if not full_size:
+        if not full_size or (self.training and self.decoder.owns_loss):
             return masks
         size = [count * cell for count, cell in zip(masks.shape[-2:], self.stride, strict=True)]
         logits = F.interpolate(masks, size=size, mode="bilinear", align_corners=False)

@@ -37,16 +37,22 @@ def mssa_explicit(Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tup
     return _lift(F.dropout(A, dropout) @ W, P), A
 
 
-def msca(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> Tensor:
-    """Multi-head subspace cross-attention of Q to Z: (..., C, D). Paper eq. (20)-(21), softmax scaled as released."""
+def msca(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0, mask: Tensor | None = None) -> Tensor:
+    """Multi-head subspace cross-attention of Q to Z: (..., C, D). Paper eq. (20)-(21), softmax scaled as released.
+
+    A bool `mask` (..., C, N) says which tokens each row of Q attends to, at least one; all by default.
+    """
     V, W = _project(Q, P, heads), _project(Z, P, heads)
-    return _lift(F.scaled_dot_product_attention(V, W, W, dropout_p=dropout), P)
+    mask = None if mask is None else mask.unsqueeze(-3)
+    return _lift(F.scaled_dot_product_attention(V, W, W, attn_mask=mask, dropout_p=dropout), P)
 
 
-def msca_explicit(Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+def msca_explicit(
+    Q: Tensor, Z: Tensor, P: Tensor, heads: int, dropout: float = 0.0, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """`msca` and its attention A (..., heads, C, N), whose rows sum to 1."""
     V, W = _project(Q, P, heads), _project(Z, P, heads)
-    A = attention_weights(V, W, W.shape[-1] ** -0.5)
+    A = attention_weights(V, W, W.shape[-1] ** -0.5, mask)
     return _lift(F.dropout(A, dropout) @ W, P), A
 
 
@@ -59,16 +65,22 @@ def mssa_exact(Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float = 1.0)
     return _exact_step(Z, Z, P, a, step_size)
 
 
-def msca_exact(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float = 1.0) -> Tensor:
+def msca_exact(
+    Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | float = 1.0, mask: Tensor | None = None
+) -> Tensor:
     """step_size * sum_h V_h (I + a_h W_h^T W_h)^-1 P'_h with V_h = Q P'_h^T, W_h = Z P'_h^T, a (heads,): (..., C, D).
 
     The gradient with respect to Q of sum_h 1/2 tr(V_h (I + a_h W_h^T W_h)^-1 V_h^T): what Q would add to the coding
-    rate of Z, to first order and divided by a_h (docs/theory.md).
+    rate of Z, to first order and divided by a_h (docs/theory.md). With a `mask` (..., C, N), each row of Q has a Gram
+    matrix of its own: N times the mean of w w^T over its tokens, so that a keeps its meaning.
     """
-    return _exact_step(Q, Z, P, a, step_size)
+    if mask is None:
+        return _exact_step(Q, Z, P, a, step_size)
+    V, W = _project(Q, P, len(a)), _project(Z, P, len(a))
+    return step_size * _lift(_masked_solve(V, W, a, _token_weights(mask, W)), P)
 
 
-def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
+def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, mask: Tensor | None = None) -> Tensor:
     """K_h = a_h V_h (I + a_h W_h^T W_h)^-1 W_h^T, the signed weights of the exact form: (..., heads, C, N).
 
     For Q = Z, W_h (I + a_h W_h^T W_h)^-1 = (I - K_h) W_h: a token minus its prediction from all tokens. A few
@@ -76,7 +88,10 @@ def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor) -> Tensor:
     """
     heads = len(a)
     V, W = _project(Q, P, heads), _project(Z, P, heads)
-    return a[:, None, None] * (V @ _inverse(_gram(W.transpose(-2, -3).flatten(-2), heads), a) @ W.mT)
+    if mask is None:
+        return a[:, None, None] * (V @ _inverse(_gram(W.transpose(-2, -3).flatten(-2), heads), a) @ W.mT)
+    weights = _token_weights(mask, W)
+    return a[:, None, None] * (_masked_solve(V, W, a, weights) @ W.mT) * weights.unsqueeze(-3)
 
 
 def mssa_literal(Z: Tensor, P: Tensor, heads: int, epsilon: float) -> Tensor:
@@ -154,12 +169,12 @@ class SubspaceAttention(nn.Module):
         """The basis of every head, (heads, head_dim, dim): a view of P."""
         return self.P.unflatten(0, (self.heads, -1))
 
-    def weights(self, Q: Tensor, Z: Tensor) -> Tensor:
+    def weights(self, Q: Tensor, Z: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention, or the signed kernel of the exact form, of queries Q (..., C, dim) to Z: (..., heads, C, N)."""
         if self.exact:
-            return exact_kernel(Q, Z, self.P, self.a(Z.shape[-2]))
+            return exact_kernel(Q, Z, self.P, self.a(Z.shape[-2]), mask)
         V, W = _project(Q, self.P, self.heads), _project(Z, self.P, self.heads)
-        return attention_weights(V, W, W.shape[-1] ** -0.5)
+        return attention_weights(V, W, W.shape[-1] ** -0.5, mask)
 
     def a(self, tokens: int) -> Tensor:
         """a = c M / N of every head for N = `tokens`, (heads,), of the exact form."""
@@ -190,19 +205,22 @@ class MSSA(SubspaceAttention):
 
 
 class MSCA(SubspaceAttention):
-    """The update of Q by cross-attention to Z: `Q = Q + msca(Q, norm(Z))`. Q is not normalized."""
+    """The update of Q by cross-attention to Z: `Q = Q + msca(Q, norm(Z))`. Q is not normalized.
 
-    def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
+    A bool `mask` (..., C, N) says which tokens each row of Q attends to, at least one; all by default.
+    """
+
+    def forward(self, Q: Tensor, Z: Tensor, mask: Tensor | None = None) -> Tensor:
         """step_size * MSCA(Q | Z, P) for Q (..., C, dim) and Z (..., N, dim): (..., C, dim)."""
         if self.exact:
-            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size)
-        return self.step_size * msca(Q, Z, self.P, self.heads, self.active_dropout)
+            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size, mask)
+        return self.step_size * msca(Q, Z, self.P, self.heads, self.active_dropout, mask)
 
-    def explicit(self, Q: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
+    def explicit(self, Q: Tensor, Z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The same update by the explicit path, and the attention or signed kernel (..., heads, C, N)."""
         if self.exact:
-            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size), self.weights(Q, Z)
-        update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout)
+            return msca_exact(Q, Z, self.P, self.a(Z.shape[-2]), self.step_size, mask), self.weights(Q, Z, mask)
+        update, A = msca_explicit(Q, Z, self.P, self.heads, self.active_dropout, mask)
         return self.step_size * update, A
 
 
@@ -306,9 +324,13 @@ def _lift(W: Tensor, P: Tensor) -> Tensor:
     return W.transpose(-2, -3).flatten(-2) @ P
 
 
-def attention_weights(V: Tensor, W: Tensor, scale: float) -> Tensor:
-    """softmax(scale * V W^T) over the keys, for queries V and keys W: (..., heads, queries, keys)."""
-    return (V @ W.transpose(-1, -2) * scale).softmax(-1)
+def attention_weights(V: Tensor, W: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """softmax(scale * V W^T) over the keys, for queries V and keys W: (..., heads, queries, keys).
+
+    A bool `mask` (..., queries, keys) leaves out keys.
+    """
+    scores = V @ W.transpose(-1, -2) * scale
+    return (scores if mask is None else scores.masked_fill(~mask.unsqueeze(-3), -torch.inf)).softmax(-1)
 
 
 def _literal_scale(Z: Tensor, head_dim: int, epsilon: float) -> float:
@@ -338,6 +360,26 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     with torch.autocast(Z.device.type, enabled=False):
         lifted = step_size * (_inverse(_gram(W, heads), a) @ _wide(P).unflatten(0, (heads, -1)))
     return V @ lifted.flatten(-3, -2).to(V.dtype)
+
+
+def _token_weights(mask: Tensor, W: Tensor) -> Tensor:
+    """The weight of every token in the Gram matrix of each query, with the sum N over its tokens: (..., C, N)."""
+    weights = mask.to(W.dtype)
+    return weights * (mask.shape[-1] / weights.sum(-1, keepdim=True))
+
+
+def _masked_solve(V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
+    """v (I + a_h W_h^T diag(weights of v) W_h)^-1 for every row v of V (..., heads, C, M): (..., heads, C, M).
+
+    W (..., heads, N, M), a (heads,), weights (..., C, N). There is one M x M matrix for each query and head.
+    """
+    with torch.autocast(W.device.type, enabled=False):
+        wide, share = _wide(W), _wide(weights)
+        # The products of all pairs of coordinates make it one matrix product over the tokens, head by head.
+        grams = [share @ (W_h.unsqueeze(-1) * W_h.unsqueeze(-2)).flatten(-2) for W_h in wide.unbind(-3)]
+        gram = torch.stack(grams, dim=-2).unflatten(-1, (W.shape[-1], -1))  # (..., C, heads, M, M)
+        solved = _wide(V).transpose(-2, -3).unsqueeze(-2) @ _inverse(gram, a)
+    return solved.squeeze(-2).transpose(-2, -3).to(V.dtype)
 
 
 def _gram(W: Tensor, heads: int) -> Tensor:

@@ -36,8 +36,8 @@ def test_the_command_writes_the_files_of_every_analysis_and_the_page(runs, tmp_p
     for name in ANALYSES:
         found = json.loads((out / "depict_sa" / f"{name}.json").read_text(), parse_constant=pytest.fail)
         assert found["images"] == {"data": "scenes", "split": "val", "seen": 2, "of": 100}
-        # DEPICT-SA on a plain ViT has neither class subspaces nor levels.
-        assert bool(found["numbers"]) == (name not in ("class_directions", "levels"))
+        # DEPICT-SA on a plain ViT has no class subspaces, no queries and no levels.
+        assert bool(found["numbers"]) == (name not in ("class_directions", "queries", "levels"))
         assert f'<section id="{name}">' in page
     # The same files again, after another run and with one analysis: random draws depend on neither.
     again = ["--images", "2", "--only", "perturbation", "--out", str(tmp_path / "again")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from depict import UserError
-from depict.config.paper import BACKBONES, paper_rows
+from depict.config.paper import BACKBONES, MASKFORMER, paper_rows
 from depict.config.presets import FOLDER, load_config, load_settings, merge, preset_names
 from depict.config.schema import Config
 from depict.data import dataset_class
@@ -28,9 +28,8 @@ def message_of(name_or_path):
     return str(caught.value)
 
 
-def test_every_configuration_is_a_row_of_the_paper_and_every_computed_row_has_one():
-    assert sorted(row.config for row in paper_rows() if row.config) == preset_names()
-    assert [row.label for row in paper_rows() if not row.config] == ["MaskFormer"]
+def test_every_configuration_is_a_row_of_the_paper_and_every_row_has_one():
+    assert sorted(row.config for row in paper_rows()) == preset_names()
 
 
 def test_a_row_shows_the_model_of_its_configuration():
@@ -40,10 +39,16 @@ def test_a_row_shows_the_model_of_its_configuration():
     assert row.options == {"layers": 6, "heads": 4, "head_dim": 60, "dropout": 0.0}
 
 
-LABELS = {"Segmenter": "segmenter", "DEPICT-SA": "depict_sa", "DEPICT-CA": "depict_ca", "CBT": "cbt"}
+LABELS = {
+    "Segmenter": "segmenter",
+    "DEPICT-SA": "depict_sa",
+    "DEPICT-CA": "depict_ca",
+    "CBT": "cbt",
+    "MaskFormer": "maskformer",
+}
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.config) for row in paper_rows() if row.config])
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.config) for row in paper_rows()])
 def test_the_label_of_a_row_describes_its_configuration(row):
     label = row.label.split(", ")[-1]
     if row.table.startswith("Ablation, right"):
@@ -62,7 +67,7 @@ def test_the_label_of_a_row_describes_its_configuration(row):
         assert (row.options["attention"], row.options["feedforward"]) == (attention, feedforward or "none")
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [name for name in preset_names() if name != MASKFORMER])
 def test_a_configuration_trains_as_published(name):
     config = load_config(name)
     recipe = dataset_class(config.data.name).recipe
@@ -83,7 +88,8 @@ def test_a_configuration_trains_as_published(name):
 def test_the_encoders_weights_are_those_of_the_augreg_family_by_default():
     from timm.models import get_pretrained_cfg
 
-    assert {get_pretrained_cfg(encoder).tag for encoder in BACKBONES} == {"augreg_in21k_ft_in1k"}
+    vits = [encoder for encoder in BACKBONES if encoder.startswith("vit")]
+    assert {get_pretrained_cfg(encoder).tag for encoder in vits} == {"augreg_in21k_ft_in1k"}
 
 
 @pytest.mark.parametrize("name", preset_names())

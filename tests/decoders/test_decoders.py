@@ -4,17 +4,21 @@ import pytest
 import torch
 
 from depict import UserError, create_decoder
-from depict.decoders import DECODERS, decoder_options
+from depict.decoders import DECODERS, decoder_options, level_decoder
 
 MIXTURES = [
     {"attention": attention, "feedforward": feedforward}
     for attention in ("mssa", "mhsa", "none")
     for feedforward in ("ista", "mlp", "none")
 ]
-HEADS = [(name, {"head": head}) for name in DECODERS for head in ("cosine", "linear", "subspaces")]
-EXACT = [(name, {"operator": "exact"}) for name in ("depict_sa", "depict_ca", "ablation")]
+ON_TOKENS = [name for name in DECODERS if not level_decoder(name)]
+WITH_HEADS = [name for name in ON_TOKENS if "head" in decoder_options(name)]
+HEADS = [(name, {"head": head}) for name in WITH_HEADS for head in ("cosine", "linear", "subspaces")]
+EXACT = [(name, {"operator": "exact"}) for name in ("depict_sa", "depict_ca", "depict_mask", "ablation")]
+MASKED = [("depict_mask", {"masked_attention": True, "operator": operator}) for operator in ("softmax", "exact")]
 SOFTMAX = [("depict_us", {"operator": "softmax"})]
-CASES = [(name, {}) for name in DECODERS] + [("ablation", mixture) for mixture in MIXTURES] + HEADS + EXACT + SOFTMAX
+PLAIN = [(name, {}) for name in ON_TOKENS]
+CASES = PLAIN + [("ablation", mixture) for mixture in MIXTURES] + HEADS + EXACT + MASKED + SOFTMAX
 every_decoder = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
 
 
@@ -54,7 +58,7 @@ def test_images_of_a_batch_do_not_see_each_other(name, options):
 
 @every_decoder
 def test_every_parameter_gets_a_gradient(name, options):
-    decoder = create_decoder(name, 64, 5, **options)
+    decoder = build(name, options)
     (decoder(torch.randn(2, 12, 64), (3, 4)) * torch.randn(2, 5, 3, 4)).sum().backward()
     for key, parameter in decoder.named_parameters():
         assert parameter.grad is not None, key
@@ -131,7 +135,7 @@ def test_segmenter_has_heads_of_64_by_default():
         (
             ("depict_saa", 64, 5),
             {},
-            "Did you mean 'depict_sa'. Known: depict_sa, depict_ca, depict_us, cbt, segmenter",
+            "Did you mean 'depict_sa'. Known: depict_sa, depict_ca, depict_us, depict_mask, cbt, maskformer",
         ),
         (
             ("linear", 64, 5),
@@ -139,6 +143,9 @@ def test_segmenter_has_heads_of_64_by_default():
             "unknown option for the decoder 'linear': 'layers'. Known: head, directions",
         ),
         (("depict_sa", 64, 5), {"layer": 2}, "Did you mean 'layers'"),
+        (("maskformer", 64, 5), {}, "'maskformer' takes levels: give their dimensions as a list, not 64"),
+        (("depict_mask", 64, 5), {"queries": 0}, "queries must be at least 1, not 0"),
+        (("depict_mask", 64, 5), {"segments": "class"}, "unknown segments 'class'. Did you mean 'classes'"),
         (("depict_sa", 64, 0), {}, "number of classes must be an integer of at least 1, not 0"),
         (("depict_sa", 64, 5), {"layers": 0}, "layers must be at least 1, not 0"),
         (("depict_ca", 64, 5), {"cross_layers": 0}, "cross_layers must be at least 1, not 0"),

@@ -12,7 +12,7 @@ from depict.web.unrolled import packed, token_colors, unroll
 from support.explorer import picture
 from support.tiny_model import tiny_model
 
-DECODERS = ["depict_sa", "depict_ca", "depict_us", "cbt", "segmenter", "linear", "ablation"]
+DECODERS = ["depict_sa", "depict_ca", "depict_us", "depict_mask", "cbt", "segmenter", "linear", "ablation"]
 
 
 def maps(unrolled, view):
@@ -59,7 +59,7 @@ def test_a_patch_is_answered_with_the_attention_and_cosines_of_the_pass(decoder)
     closeness = trace.masks[0].flatten(1)[:, patch]
     if trace.Q_unit is not None:
         closeness = (trace.Z_unit @ trace.Q_unit.mT)[0, patch]
-    assert unrolled.facts["closeness"] == ("logit" if decoder in ("linear", "depict_us") else "cosine")
+    assert unrolled.facts["closeness"] == ("logit" if decoder in ("linear", "depict_us", "depict_mask") else "cosine")
     assert np.array(answer["closeness"][-1]) == pytest.approx(closeness.numpy(), rel=2e-3, abs=2e-3)
     assert len(answer["closeness"]) == len(trace.steps) + 1
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from depict.analysis.steps import sub_blocks
 from depict.decoders.base import Decoder
 from depict.decoders.blocks import MSCABlock, SubBlock
+from depict.decoders.mask_classification import MaskClassifier
 from depict.errors import UserError, unknown
 from depict.inference.sliding import Layout
 from depict.inference.torch_backend import eval_mode
@@ -145,6 +146,10 @@ def _decoder_attention(
     for index in _selected("layer", layer, len(blocks)):
         block, own = blocks[index], inputs[index]
         cross = isinstance(block, MSCABlock)  # its queries are the classes, its keys the patches
+        if cross and isinstance(model.decoder, MaskClassifier):
+            if layer is None:
+                continue
+            raise UserError(f"the queries of layer {layer} ({block.name}) are not classes: choose an MSSA layer.")
         row = patch if class_name is None else model.classes.index(class_name) + (0 if cross else patches)
         if (class_name is None and cross) or row is None or row >= own[0].shape[1]:
             if layer is None:

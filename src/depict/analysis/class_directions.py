@@ -121,7 +121,9 @@ class ClassDirections(Analysis):
     def compute(self) -> Result:
         """Shares of the directions of each class, and what the squares decide."""
         if self.head is None:
-            head = self.model.config.decoder.head
+            decoder = self.model.config.decoder
+            if (head := decoder.head) is None:
+                return Result(skipped=f"The decoder '{decoder.name}' has no head with directions of a class.")
             return Result(skipped=f"The head '{head}' has no directions: only the head 'subspaces' has them.")
         counts = self.measured.counts
         within, between = direction_cosines(self.head.directions.detach())

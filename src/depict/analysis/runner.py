@@ -36,6 +36,7 @@ ANALYSES = {
     "derivation": "Derivation",
     "gradient_terms": "GradientTerms",
     "class_directions": "ClassDirections",
+    "queries": "QueryUse",
     "levels": "Levels",
 }
 """The class in each module of `depict.analysis`, in the order of the report."""

@@ -50,7 +50,7 @@ def main(
         images: Largest number of images, evenly spaced.
         only: Analyses to run, such as principal,low_rank. All: principal, orthogonality, class_embeddings,
             coding_rates, low_rank, perturbation, derivation, gradient_terms,
-            class_directions, levels.
+            class_directions, queries, levels.
         overwrite: Replace an existing report.
         device: cpu, cuda, cuda:1 or mps.
     """

@@ -1,4 +1,4 @@
-"""`depict import`: an official DEPICT, CBT or Segmenter checkpoint becomes a run."""
+"""`depict import`: an official DEPICT, CBT or Segmenter checkpoint, or a MaskFormer of the hub, becomes a run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ def main(
     cross_heads: Annotated[int | None, flag("as --heads")] = None,
     data: Annotated[str | None, flag("the YAML's", "NAME")] = None,
 ) -> int:
-    """Convert an official DEPICT, CBT or Segmenter checkpoint into a run.
+    """Convert a DEPICT, CBT, Segmenter or MaskFormer checkpoint into a run.
 
     The architecture is read from the tensors; variant.yml adds what they do not determine. The file is
     loaded as data, never as code. The exit code is 1 if some tensors have no place in the model.
 
+    A folder is read as a MaskFormer on a Swin in the format of the hub, by transformers.
+
     Examples:
         depict import checkpoint.pth runs/official
         depict import seg_tiny_mask.pth runs/segmenter --heads 3 --data ade20k
+        depict import maskformer-swin-tiny-ade runs/maskformer --data ade20k
 
     Args:
-        checkpoint: The file, usually checkpoint.pth.
+        checkpoint: The file, usually checkpoint.pth, or a folder with config.json and model.safetensors.
         run: New run folder.
         variant: YAML with the settings of the training.
         heads: Attention heads of the decoder (DEPICT-CA: of MSSA). Needed without a YAML, except for CBT.
@@ -43,10 +46,14 @@ def main(
 
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"'{run}' exists and is not an empty folder: name a new one.")
-    from depict.interchange.checkpoint import import_checkpoint
+    from depict.interchange.checkpoint import ImportedModel, import_checkpoint
+    from depict.interchange.maskformer import import_maskformer
     from depict.runs import save
 
-    imported = import_checkpoint(checkpoint, variant, heads=heads, cross_heads=cross_heads, data=data)
+    if checkpoint.is_dir():
+        imported = ImportedModel(import_maskformer(checkpoint, data), [], [])
+    else:
+        imported = import_checkpoint(checkpoint, variant, heads=heads, cross_heads=cross_heads, data=data)
     model = imported.model
     save(model, run)
     size = " x ".join(map(str, model.image_size))

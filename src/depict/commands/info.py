@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import json
 import textwrap
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from depict.config.flags import flag
-from depict.config.paper import FOOTNOTES, MASKFORMER_COSTS, Row, paper_rows
+from depict.config.paper import FOOTNOTES, MASKFORMER, MASKFORMER_COSTS, Row, paper_rows
 from depict.config.presets import preset_names
 from depict.config.ranges import check_numbers, whole
 from depict.config.schema import Config, DecoderConfig, EncoderConfig, NeckConfig
@@ -91,20 +92,20 @@ def _facts(row: Row) -> dict[str, Any]:
     """Costs of a row's decoder next to the printed figures."""
     from depict.costs import decoder_costs
 
-    if row.decoder:
+    computed = row.config != MASKFORMER or importlib.util.find_spec("transformers") is not None
+    parameters, flops = MASKFORMER_COSTS
+    if computed:
         parameters, flops = decoder_costs(row.decoder, row.dim, row.classes, row.grid, **row.options)
-    else:
-        parameters, flops = MASKFORMER_COSTS
     return {
         "table": row.table,
         "decoder": row.label,
         "backbone": row.backbone,
         "image_size": row.image_size,
         "classes": row.classes,
-        "configuration": row.config or None,
-        "kind": row.decoder or None,
+        "configuration": row.config,
+        "kind": row.decoder,
         "options": row.options,
-        "computed": bool(row.decoder),
+        "computed": computed,
         "parameters": parameters,
         "parameters_printed_millions": row.parameters or None,
         "parameters_round_to_printed": rounds_to(parameters, row.parameters, 6),
@@ -164,6 +165,7 @@ def _one_model(config: Config, side: int, classes: int, as_json: bool) -> None:
     import torch
 
     from depict.costs import encoder_multiply_adds, parameters
+    from depict.decoders.base import LevelDecoder
     from depict.inference.sliding import padded_size
     from depict.model import SegmentationModel
 
@@ -178,10 +180,10 @@ def _one_model(config: Config, side: int, classes: int, as_json: bool) -> None:
         "encoder": config.encoder.name,
         "image_size": side,
         "classes": classes,
-        "dim": model.decoder.token_dim,
+        "dim": list(model.decoder.dims) if isinstance(model.decoder, LevelDecoder) else model.decoder.token_dim,
         "grid": [rows, columns],
         "decoder_parameters": parameters(model.decoder),
-        "decoder_multiply_adds": model.decoder.multiply_adds(rows * columns),
+        "decoder_multiply_adds": model.head_multiply_adds(size) - model.neck_multiply_adds(size),
         "neck_parameters": sum(map(parameters, neck)),
         "neck_multiply_adds": model.neck_multiply_adds(size),
         "encoder_parameters": parameters(model.encoder),

@@ -60,6 +60,7 @@ RANGES = {
     "decoder.cross_layers": LAYERS,
     "decoder.cross_heads": whole(1, 1024),
     "decoder.cross_head_dim": SIZE,
+    "decoder.queries": whole(1, 1 << 12),
     "decoder.width": SIZE,
     "decoder.dropout": DROP,
     "decoder.directions": whole(1, 1024),

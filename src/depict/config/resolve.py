@@ -11,7 +11,7 @@ from depict.config.ranges import check_ranges
 from depict.config.schema import Config, DataConfig, DecoderConfig, NeckConfig, TrainConfig
 from depict.data import create_dataset
 from depict.data.dataset import Dataset, Recipe, every_nth, hold_out, random_subset
-from depict.decoders import decoder_options, level_decoder
+from depict.decoders import decoder_class, decoder_options, level_decoder
 from depict.errors import UserError
 
 FEW_CLASSES, FEW_CLASSES_GAIN = 16, 4.0
@@ -142,6 +142,8 @@ def check_combinations(config: Config) -> None:
     train, (smallest, largest) = config.train, config.data.scale_range
     if smallest > largest:
         raise UserError(f"--data.scale-range must be the smallest and the largest factor, not {smallest} {largest}.")
+    if decoder_class(config.decoder.name).owns_loss and (train.loss != "ce" or train.class_weights != "none"):
+        raise UserError(f"the decoder '{config.decoder.name}' has a loss of its own: omit --loss and --class-weights.")
     if train.cache_features and not config.encoder.freeze:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
     if train.cache_crop is not None and not train.cache_features:

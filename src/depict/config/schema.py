@@ -58,9 +58,9 @@ class DecoderConfig:
     """The head that turns embeddings into masks."""
 
     name: Annotated[str, flag("all of the paper's", "NAME", "--decoder")] = "depict_sa"
-    """depict_sa, depict_ca, depict_us, cbt, segmenter, linear or ablation."""
+    """depict_sa, depict_ca, depict_us, depict_mask, cbt, maskformer, segmenter, linear or ablation."""
     layers: Annotated[int | None, DECODERS_OWN] = None
-    """Number of layers (depict_ca: of MSSA layers)."""
+    """Number of layers (depict_ca, depict_mask: of MSSA layers)."""
     heads: Annotated[int | None, DECODERS_OWN] = None
     """Attention heads per layer."""
     head_dim: Annotated[int | None, DECODERS_OWN] = None
@@ -68,17 +68,25 @@ class DecoderConfig:
     operator: Annotated[Literal["softmax", "exact"] | None, DECODERS_OWN] = None
     """MSSA and MSCA: softmax as published, or the exact gradient of the coding rate, whose cost is linear."""
     cross_layers: Annotated[int | None, DECODERS_OWN] = None
-    """depict_ca: number of MSCA layers."""
+    """depict_ca, depict_mask: number of MSCA layers."""
     cross_heads: Annotated[int | None, DECODERS_OWN] = None
-    """depict_ca: heads per MSCA layer."""
+    """depict_ca, depict_mask: heads per MSCA layer."""
     cross_head_dim: Annotated[int | None, DECODERS_OWN] = None
-    """depict_ca: dimension of each MSCA head's subspace."""
+    """depict_ca, depict_mask: dimension of each MSCA head's subspace."""
+    queries: Annotated[int | None, flag("100")] = None
+    """depict_mask, maskformer: number of masks, each with a class, that an image may have."""
+    masked_attention: Annotated[bool | None, flag("False")] = None
+    """depict_mask: a query attends only where its mask is positive so far."""
+    deep_supervision: Annotated[bool | None, flag("True")] = None
+    """depict_mask, maskformer: the loss applies to the masks of every step."""
+    segments: Annotated[Literal["classes", "components"] | None, flag("classes")] = None
+    """depict_mask, maskformer: what a query learns, all pixels of a class or a connected component of them."""
     attention: Annotated[str | None, flag("mssa", "NAME")] = None
     """ablation: mssa, mhsa or none."""
     feedforward: Annotated[str | None, flag("ista", "NAME")] = None
     """ablation: ista, mlp or none."""
-    width: Annotated[int | None, flag("the encoder's")] = None
-    """segmenter: embedding dimension."""
+    width: Annotated[int | None, flag("the encoder's; maskformer 256")] = None
+    """segmenter, maskformer: embedding dimension."""
     dropout: Annotated[float | None, DECODERS_OWN] = None
     """Dropout inside the decoder."""
     head: Annotated[Literal["cosine", "linear", "subspaces"] | None, DECODERS_OWN] = None

@@ -20,7 +20,9 @@ DECODERS: dict[str, str | type[Decoder]] = {
     "depict_sa": "depict.decoders.depict:DepictSA",
     "depict_ca": "depict.decoders.depict:DepictCA",
     "depict_us": "depict.decoders.depict:DepictUS",
+    "depict_mask": "depict.decoders.depict_mask:DepictMask",
     "cbt": "depict.decoders.cbt:CBT",
+    "maskformer": "depict.decoders.maskformer:MaskFormer",
     "segmenter": "depict.decoders.segmenter:MaskTransformer",
     "linear": "depict.decoders.segmenter:Linear",
     "ablation": "depict.decoders.ablation:Ablation",
@@ -46,7 +48,7 @@ def level_decoder(name: str) -> type[LevelDecoder] | None:
     """The class of the decoder `name` if it takes the levels of an encoder, None if it takes tokens."""
     from depict.decoders.base import LevelDecoder
 
-    found = _decoder_class(name)
+    found = decoder_class(name)
     return found if issubclass(found, LevelDecoder) else None
 
 
@@ -70,18 +72,19 @@ def create_decoder(name: str, dim: int | Sequence[int], num_classes: int, **opti
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{label} must be an integer of at least 1, not {value!r}.")
     with torch.device("meta"):
-        twin = _decoder_class(name)(dim, num_classes, **options)
+        twin = decoder_class(name)(dim, num_classes, **options)
     check_parameters(sum(tensor.numel() for tensor in twin.parameters()), f"the decoder '{name}'")
-    return _decoder_class(name)(dim, num_classes, **options)
+    return decoder_class(name)(dim, num_classes, **options)
 
 
 def decoder_options(name: str) -> dict[str, Any]:
     """The options of the decoder `name` with their defaults."""
-    parameters = inspect.signature(_decoder_class(name)).parameters
+    parameters = inspect.signature(decoder_class(name)).parameters
     return {option: p.default for option, p in parameters.items() if option not in ("dim", "dims", "num_classes")}
 
 
-def _decoder_class(name: str) -> Any:
+def decoder_class(name: str) -> Any:
+    """The class of the decoder `name`."""
     if name not in DECODERS:
         raise unknown("decoder", name, DECODERS)
     found = DECODERS[name]

@@ -55,6 +55,10 @@ class Trace:
     """Final patch embeddings of unit length, (B, N, D). With the cosine head, masks = mask_norm(Z_unit @ Q_unit^T)."""
     Q_unit: Tensor | None = None
     """Final class embeddings of unit length, (B, C, D); None in a decoder that does not refine them."""
+    query_masks: Tensor | None = None
+    """Logits (B, K, h, w) of the masks of K queries, in a decoder that classifies masks; its Q are the queries."""
+    query_classes: Tensor | None = None
+    """Logits (B, K, C + 1) of their classes; the last one is "no object"."""
     energies: Tensor | None = None
     """What each direction of each class adds to the logits, (B, N, C, K), with the head subspaces."""
     grid: Grid = (0, 0)
@@ -82,13 +86,23 @@ class Trace:
 class Decoder(nn.Module):
     """Tokens (B, N, token_dim) on a grid (h, w) with h * w = N -> masks (B, C, h, w)."""
 
+    owns_loss = False
+    """If True, `forward` returns in training mode what `loss` compares with the labels, and no pixel loss applies."""
+
     def __init__(self, dim: int, num_classes: int):
         super().__init__()
         self.dim, self.num_classes = dim, num_classes
         self.token_dim = dim  # of the encoder; differs from dim in a decoder that projects the tokens first
 
-    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Any:
         """Masks (B, C, h, w). A `trace`, if given, records every step."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Any, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
+        """The loss of a decoder that owns it, the mean over images; `outputs` are those of `forward` in training mode.
+
+        Labels (B, H, W), padded to `multiple` (model.multiple), are covered by the grid; 255 is ignored.
+        """
         raise NotImplementedError
 
     def unroll(self, Z: Tensor, grid: Grid, attention: bool = False) -> Trace:
@@ -129,7 +143,7 @@ class LevelDecoder(Decoder):
         super().__init__(dims[-1], num_classes)
         self.dims = tuple(dims)
 
-    def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor:  # type: ignore[override]
+    def forward(self, levels: Sequence[Tensor], grid: Grid) -> Any:  # type: ignore[override]
         """Masks (B, C, h, w) on the grid (h, w); levels are listed from the finest to the coarsest."""
         raise NotImplementedError
 

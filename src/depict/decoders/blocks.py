@@ -119,19 +119,31 @@ class MSCABlock(SubspaceBlock):
         self.operator = MSCA(dim, heads, head_dim, dropout, operator)
         self.name = "msca_exact" if self.exact else "msca"
 
-    def forward(self, Q: Tensor, Z: Tensor) -> Tensor:
-        """Q after one step, (B, C, D); Z (B, N, D) is fixed."""
-        return Q + self.operator(Q, self.norm(Z))
+    def forward(self, Q: Tensor, Z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Q after one step, (B, C, D); Z (B, N, D) is fixed. A bool `mask` (B, C, N): which patches Q attends to."""
+        return Q + self.operator(Q, self.norm(Z), mask)
 
-    def attention(self, Q: Tensor, Z: Tensor, queries: list[int] | None = None) -> Tensor:  # type: ignore[override]
+    def attention(  # type: ignore[override]
+        self, Q: Tensor, Z: Tensor, mask: Tensor | None = None, queries: list[int] | None = None
+    ) -> Tensor:
         """Attention or signed kernel (B, heads, C, N) of the step."""
-        return self.operator.weights(Q if queries is None else Q[:, queries], self.norm(Z))
+        if queries is not None:
+            Q, mask = Q[:, queries], None if mask is None else mask[:, queries]
+        return self.operator.weights(Q, self.norm(Z), mask)
 
-    def multiply_adds(self, tokens: int, queries: int) -> int:  # type: ignore[override]
-        """The norm of Z, three products with P and two with the attention."""
+    def a(self, Q: Tensor, Z: Tensor, mask: Tensor | None = None) -> Tensor | None:  # type: ignore[override]
+        """The scale of the coding rate of every head, (heads,); None unless exact."""
+        return super().a(Z)
+
+    def multiply_adds(self, tokens: int, queries: int, masked: bool = False) -> int:  # type: ignore[override]
+        """The norm of Z, three products with P and two with the attention, or with a matrix for each masked query."""
+        K, D = self.operator.P.shape
+        if self.exact and masked:
+            M = K // self.operator.heads
+            own = queries * (tokens * K * M + K * M + K * M**2 // 2)  # Gram matrix, product with its inverse, inverse
+            return LAYER_NORM * tokens * D + (tokens + 2 * queries) * K * D + own
         if self.exact:
             return self.exact_multiply_adds(tokens, queries)
-        K, D = self.operator.P.shape
         return LAYER_NORM * tokens * D + (tokens + 2 * queries) * K * D + 2 * queries * tokens * K
 
 

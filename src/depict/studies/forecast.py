@@ -105,10 +105,14 @@ def _measure(config: ResolvedConfig, validation: Dataset) -> tuple[float, float]
     times = []
     for _ in range(1 + MEASURED_STEPS):  # the first warms up
         start = time.perf_counter()
-        masks = model.head()(*features) if features else model.masks(images)
-        summed, pixels = cross_entropy(masks, labels, model.multiple)
+        outputs = model.head()(*features) if features else model.masks(images)
+        if model.decoder.owns_loss:
+            loss = model.decoder.loss(outputs, labels, model.multiple)
+        else:
+            summed, pixels = cross_entropy(outputs, labels, model.multiple)
+            loss = summed / pixels
         optimizer.zero_grad()
-        (summed / pixels).backward()
+        loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
     some = random_subset(validation, min(MEASURED_IMAGES, len(validation)), 0)

@@ -35,6 +35,8 @@ def init_from(model: SegmentationModel, run: str) -> str:
         if name in by_class:
             for index, other in known.items():
                 tensor[index] = given[name][other]
+            if (more := len(tensor) - len(model.classes)) > 0:  # rows after those of the classes, such as "no object"
+                tensor[-more:] = given[name][-more:]
         else:
             tensor.copy_(given[name])
     model.load_state_dict(own)

@@ -2,8 +2,8 @@
 
 Everything random is a function of (seed, iteration). So a training that was killed resumes from its
 last saved state and ends with the same weights. The cross-entropy is normalized by the valid pixels
-of the whole step and does not depend on how a step is divided among processes or pieces; Dice and
-Lovász are computed piece by piece and do.
+of the whole step and does not depend on how a step is divided among processes or pieces; neither does
+the matching loss, a mean over images. Dice and Lovász are computed piece by piece and do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -246,21 +247,26 @@ class Trainer:
         valid = labels[labels != IGNORE]
         pixels = valid.numel() if self.class_weights is None else float(self.class_weights[valid.long()].sum())
         all_pixels = max(global_sum(self.accelerator, pixels), 1.0)
-        all_images = global_sum(self.accelerator, len(batch.indices)) if self.extra_loss else 1.0
+        all_images = max(global_sum(self.accelerator, len(batch.indices)), 1.0)
         pieces = list(zip(*(t.chunk(self.settings.grad_accum) for t in (inputs, labels)), strict=True))
         total = torch.zeros((), device=labels.device)
         for number, (part, targets) in enumerate(pieces, 1):
             last = number == len(pieces)
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.network):
-                masks = self.network(part, *grid, **full_size)
-                summed, _ = losses.cross_entropy(masks, targets, self.model.multiple, self.class_weights)
-                loss = summed / all_pixels
-                if self.extra_loss:
-                    loss = loss + self.extra_loss(masks, targets, self.model.multiple) * (len(part) / all_images)
+                outputs = self.network(part, *grid, **full_size)
+                loss = self._loss(outputs, targets, all_pixels, len(part) / all_images)
                 total += loss.detach()
                 # Processes average their gradients; times their number, that is the sum.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
         return float(total)
+
+    def _loss(self, outputs: Any, labels: Tensor, all_pixels: float, share: float) -> Tensor:
+        """What a piece adds to the loss of the whole step, of whose images it has this share."""
+        model = self.model
+        if model.decoder.owns_loss:
+            return model.decoder.loss(outputs, labels, model.multiple) * share
+        loss = losses.cross_entropy(outputs, labels, model.multiple, self.class_weights)[0] / all_pixels
+        return loss + self.extra_loss(outputs, labels, model.multiple) * share if self.extra_loss else loss
 
     def _inputs(self, batch: Batch | FeatureBatch) -> tuple[Tensor, Tensor]:
         """Images or features, and labels, on the device; an empty share becomes one image without labels."""

@@ -15,7 +15,7 @@ from depict.encoders.base import Encoder
 MIN_LR = 1e-5
 POWER = 0.9
 MOMENTUM = 0.9
-NEVER_DECAYED = ("class_embeddings", "pos_embed", "cls_token", "dist_token", "reg_token", "step_size")
+NEVER_DECAYED = ("class_embeddings", "queries", "pos_embed", "cls_token", "dist_token", "reg_token", "step_size")
 
 
 def learning_rate(iteration: int, total: int, start: float, warmup: int = 0) -> float:

@@ -1,0 +1,48 @@
+"""Mask classification: K queries per image, each with a mask and a class, as in MaskFormer (Cheng et al. 2021).
+
+The semantic result is made of all of them: a class scores sum_k p_k(c) sigmoid(m_k) at a patch, where p_k are the class
+probabilities of query k and m_k its mask. Decoders return its logarithm, so that it goes through sliding windows and
+softmax like the logits of any other decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from depict.decoders.base import Decoder
+from depict.decoders.matching import SEGMENTS, Queries, matching_loss
+from depict.errors import unknown
+
+SMALLEST_SCORE = 1e-6
+"""Scores below it count as this, so that their logarithm exists."""
+
+
+class MaskClassifier(Decoder):
+    """A decoder with queries. In training mode it returns `Queries`, which `loss` compares with the labels.
+
+    `segments`: what a query learns, see `matching.SEGMENTS`. `deep_supervision`: the loss also applies to the masks and
+    classes of every earlier step.
+    """
+
+    owns_loss = True
+    num_queries: int
+    """K."""
+
+    def __init__(self, dim: Any, num_classes: int, segments: str, deep_supervision: bool):
+        super().__init__(dim, num_classes)
+        if segments not in SEGMENTS:
+            raise unknown("segments", segments, SEGMENTS)
+        self.segments, self.deep_supervision = segments, deep_supervision
+
+    def loss(self, outputs: Queries, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
+        """The matching loss of what `forward` returns in training mode, the mean over the images."""
+        return matching_loss(outputs, labels, multiple, self.segments)
+
+
+def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:
+    """log sum_k p_k(c) sigmoid(m_k) of masks (B, K, h, w) and class logits (B, K, C + 1): (B, C, h, w)."""
+    probabilities = classes.softmax(-1)[..., :-1]  # "no object" is not a class
+    scores = (probabilities.mT @ masks.sigmoid().flatten(2)).unflatten(-1, masks.shape[-2:])
+    return scores.float().clamp(min=SMALLEST_SCORE).log()

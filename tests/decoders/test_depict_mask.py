@@ -1,0 +1,87 @@
+"""What is specific to depict_mask: its queries, masked attention, and what it returns in training mode."""
+
+import pytest
+import torch
+
+from depict import create_decoder
+from depict.data.dataset import IGNORE
+from depict.decoders.depict_mask import attended
+from depict.decoders.mask_classification import semantic_scores
+
+SMALL = {"layers": 1, "heads": 2, "head_dim": 4, "cross_layers": 2, "cross_heads": 2, "cross_head_dim": 4, "queries": 6}
+
+
+def build(**options):
+    return create_decoder("depict_mask", 16, 3, **SMALL | options)
+
+
+def test_semantic_scores_sum_the_masks_of_a_class_and_leave_out_no_object():
+    masks, classes = torch.randn(2, 5, 2, 3), torch.randn(2, 5, 4)
+    p, m = classes.softmax(-1), masks.sigmoid()
+    for b in range(2):
+        for c in range(3):
+            expected = sum(p[b, k, c] * m[b, k] for k in range(5))
+            assert torch.allclose(semantic_scores(masks, classes)[b, c].exp(), expected, atol=1e-6)
+
+
+def test_scores_exist_even_if_no_query_claims_a_patch():
+    scores = semantic_scores(torch.full((1, 2, 1, 1), -200.0), torch.zeros(1, 2, 4))
+    assert scores.isfinite().all()
+
+
+@pytest.mark.parametrize("operator", ["softmax", "exact"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_in_training_mode_every_step_is_returned_and_the_last_gives_the_result(operator, masked):
+    decoder, Z = build(operator=operator, masked_attention=masked), torch.randn(2, 12, 16)
+    queries = decoder.train()(Z, (3, 4))
+    assert queries.masks.shape == (3, 2, 6, 3, 4)
+    assert queries.classes.shape == (3, 2, 6, 4)
+    last = semantic_scores(queries.masks[-1], queries.classes[-1])
+    assert torch.allclose(decoder.eval()(Z, (3, 4)), last, atol=1e-5)
+    trace = decoder.unroll(Z, (3, 4))
+    for step in range(3):
+        stopped = decoder.stop_after(trace, len(decoder.layers) + step)
+        assert torch.allclose(stopped.query_masks, queries.masks[step], atol=1e-5)
+
+
+def test_without_deep_supervision_only_the_last_step_is_returned():
+    assert len(build(deep_supervision=False).train()(torch.randn(1, 12, 16), (3, 4)).masks) == 1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("operator", ["softmax", "exact"])
+def test_the_loss_reaches_every_parameter(operator, masked):
+    decoder = build(operator=operator, masked_attention=masked).train()
+    labels = torch.randint(3, (2, 6, 8), dtype=torch.uint8)
+    decoder.loss(decoder(torch.randn(2, 12, 16), (3, 4)), labels, (2, 2)).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in decoder.parameters())
+
+
+def test_a_query_attends_where_its_mask_is_positive_or_everywhere():
+    masks = torch.tensor([[[1.0, -1.0, 2.0], [-1.0, -2.0, -3.0]]])
+    assert attended(masks).tolist() == [[[True, False, True], [True, True, True]]]
+
+
+def test_parameters_are_bases_steps_norms_queries_and_a_class_layer():
+    kinds = {name.split(".")[-1] for name, _ in build(operator="exact").named_parameters()}
+    assert kinds == {"P", "step_size", "log_c", "queries", "weight", "bias"}
+    matrices = {name for name, p in build().named_parameters() if p.ndim > 1 and not name.endswith(".P")}
+    assert matrices == {"queries", "classify.weight"}
+
+
+@pytest.mark.parametrize("operator", ["softmax", "exact"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_few_steps_fit_two_images(operator, masked):
+    torch.manual_seed(1)
+    decoder = build(operator=operator, masked_attention=masked).train()
+    labels = torch.tensor([[[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, IGNORE]], [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 2, 2]]])
+    labels = labels.to(torch.uint8)
+    colors = torch.randn(256, 16)
+    Z = colors[labels.long()].flatten(1, 2) + 0.3 * torch.randn(2, 12, 16)
+    optimizer = torch.optim.AdamW(decoder.parameters(), 3e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        decoder.loss(decoder(Z, (3, 4)), labels, (1, 1)).backward()
+        optimizer.step()
+    predicted = decoder.eval()(Z, (3, 4)).argmax(1)
+    assert torch.equal(predicted[labels != IGNORE], labels[labels != IGNORE].long())
