@@ -45,9 +45,10 @@ from depict.decoders.base import LevelDecoder
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import read_json, write_json, write_text
+from depict.io.yaml import to_dict, write_yaml
 from depict.model import SegmentationModel
 from depict.studies.collect import collect
-from depict.studies.plan import EVALUATION, Study, distinct_cells, open_study, plan, read_study
+from depict.studies.plan import EVALUATION, FILE, Study, distinct_cells, open_study, plan, read_study
 from depict.studies.running import run as run_study
 from depict.studies.tables import markdown_table, mean_and_spread
 from depict.terminal import say, say_text
@@ -198,6 +199,7 @@ def training(config: Config, encoder: str) -> dict[str, float]:
 def measure(study: Study, out: Path) -> None:
     """Times and memory of every decoder of the study that has none yet, each in processes of its own."""
     times = read_times(out)
+    write_yaml(out / FILE, to_dict(study))
     for cell in plan(study):
         if cell.label not in times:
             arguments = (dataclasses.replace(cell.config, seed=0), study.settings.encoder.name)

@@ -11,6 +11,7 @@ from depict.data.scenes.dataset import Scenes, render
 from depict.errors import UserError
 from depict.inference.onnx_predictor import OnnxPredictor
 from depict.interchange import onnx as exporting
+from depict.model import create_model
 from depict.runs import save
 from depict.segment.predictor import open_predictor
 from support.onnx_model import ConvModel, write_graph
@@ -99,6 +100,17 @@ def test_labels_are_those_of_pytorch(exported):
         expected = model.predict(picture(*size)).labels
         assert (predictor.labels(picture(*size)) == expected).mean() > 0.99
         assert len(np.unique(expected)) > 1
+
+
+@pytest.mark.slow
+def test_a_model_with_a_neck_is_exported_with_masks_at_its_stride(tmp_path):
+    torch.manual_seed(0)
+    options = {"stride": 4, "neck_dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "operator": "exact"}
+    model = create_model("depict_sa", "test_efficientnet", num_classes=3, image_size=64, **options).eval()
+    differences = exporting.export(model, tmp_path / "model.onnx", batch=1)
+    assert 0 <= max(differences.values()) < 1e-3
+    masks = OnnxPredictor(tmp_path / "model.onnx").network(np.zeros((1, 3, 64, 64), np.float32))
+    assert masks.shape == (1, 3, 16, 16)
 
 
 @pytest.mark.slow

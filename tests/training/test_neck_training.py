@@ -48,12 +48,16 @@ def test_every_part_of_a_model_with_a_neck_is_trained_and_comes_back_from_its_fo
     assert unchanged == []
 
 
-def test_a_stopped_training_resumes_with_the_statistics_of_its_batch_norms(pictures, tmp_path, monkeypatch):
-    train(config(pictures, ema=0.9), tmp_path / "whole")
+@pytest.mark.parametrize(
+    "settings", [{"ema": 0.9}, {"freeze": True, "cache_features": True}], ids=["batch norms", "cached levels"]
+)
+def test_a_stopped_training_resumes_with_the_same_weights_and_statistics(pictures, tmp_path, monkeypatch, settings):
+    monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
+    train(config(pictures, **settings), tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(InterruptedTraining):
         patch.setattr(Trainer, "_stop_requested", lambda trainer: trainer.progress.iteration == 4)
-        train(config(pictures, ema=0.9), tmp_path / "stopped")
-    train(config(pictures, ema=0.9), tmp_path / "stopped")
+        train(config(pictures, **settings), tmp_path / "stopped")
+    train(config(pictures, **settings), tmp_path / "stopped")
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
     statistics = [name for name in load_file(tmp_path / "whole" / "last.safetensors") if "running_mean" in name]
     assert statistics
