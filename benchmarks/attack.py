@@ -8,6 +8,7 @@ promised. About 30 minutes on two cores, with --quick three.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -75,27 +76,35 @@ def several_processes(attack: Attack) -> Attempts:
     """The same with several processes of torchrun, which are all killed at once."""
     for processes in (2,) if attack.quick else (2, 3):
         folder, name = attack.new(f"processes-{processes}"), f"{processes} processes"
-        seconds = _torchrun(attack, folder / "whole", processes, None)
+        seconds, _ = _torchrun(attack, folder / "whole", processes)
         for number in range(attack.times(1, 4)):
-            _torchrun(attack, folder / str(number), processes, float(attack.random.uniform(0.5, 1)) * seconds)
-            yield f"kill, {name}", None
-            _torchrun(attack, folder / str(number), processes, None)
+            moment = float(attack.random.uniform(0.5, 1)) * seconds
+            if _torchrun(attack, folder / str(number), processes, moment)[1]:
+                yield f"kill, {name}", None
+            _torchrun(attack, folder / str(number), processes)
             yield f"resume, {name}", difference(folder / str(number), folder / "whole")
 
 
-def _torchrun(attack: Attack, out: Path, processes: int, kill_after: float | None) -> float:
+def _torchrun(attack: Attack, out: Path, processes: int, kill_after: float | None = None) -> tuple[float, bool]:
+    """The seconds that a training took, and whether it was killed."""
     launcher = ["torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", str(free_port())]
     words = [sys.executable, "-m", *launcher, "-m", "depict.cli", *attack.command(out, "--batch", "6")]
     started = time.perf_counter()
-    process = subprocess.Popen(
-        words, env=ENVIRONMENT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(kill_after)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _kill_all(f"--out {out} ")
         process.wait()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, process.returncode == -signal.SIGKILL
+
+
+def _kill_all(words: str) -> None:
+    """SIGKILL every process with these words in its command: torchrun's workers are in sessions of their own."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if words in entry.read_bytes().decode(errors="replace").replace("\0", " "):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
 def flip(path: Path, random: np.random.Generator) -> None:
@@ -217,6 +226,7 @@ def main() -> int:
         attack = Attack(Path(name), options.seed, options.quick)
         for section in SECTIONS:
             if options.only in (None, section.__name__):
+                print(f"{time.perf_counter() - started:6.0f} s  {section.__name__}", flush=True)
                 for what, problem in section(attack):
                     counts[what] += 1
                     if problem:
