@@ -5,7 +5,7 @@ export HF_HUB_OFFLINE := 1
 # Tests run in parallel processes: one thread each, or they would compete for the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo test test-slow test-all lint pins clean
+.PHONY: demo test test-slow test-all lint docs pins clean
 
 demo: .venv/ready
 	$(BIN)/depict demo
@@ -25,6 +25,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, in site/: a link that leads nowhere is an error.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # Pinned versions by name only; the stamp file makes the second call free.
 .venv/ready: requirements/dev.txt requirements/uv.txt pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11, 4) and 'depict needs Python 3.11.4 or newer: make PYTHON=python3.12')"
@@ -39,4 +43,4 @@ pins:
 	$(BIN)/uv pip compile --quiet --upgrade --universal --no-header --no-annotate --all-extras pyproject.toml -o requirements/dev.txt
 
 clean:
-	rm -rf .venv build src/depict.egg-info
+	rm -rf .venv build dist site src/depict.egg-info

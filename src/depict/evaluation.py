@@ -191,6 +191,20 @@ class Result:
         return "\n".join(lines)
 
 
+def evaluation_record(
+    result: Result, data: str, split: str, sliding: SlidingWindow, weights: str = "best", processes: int = 1
+) -> dict[str, Any]:
+    """The content of an evaluation.json: what was evaluated and how, then everything that was measured."""
+    about = {
+        "data": data,
+        "split": split,
+        "weights": weights,
+        "protocol": dataclasses.asdict(sliding),
+        "processes": processes,
+    }
+    return about | result.to_dict()
+
+
 def few_images_warning(dataset: Dataset) -> str | None:
     """A line that warns of scores on fewer than 20 images; None if there are enough."""
     if len(dataset) >= FEW_IMAGES:

@@ -1,7 +1,7 @@
 """MSSA and MSCA: attention as a gradient step on the coding rate; CBSA, its successor with representatives.
 
 Tokens are rows, so every formula is the transpose of the paper's: Z (..., N, D), Q (..., C, D), and P (K, D) with
-K = heads * head_dim bases as rows; rows h*head_dim to (h+1)*head_dim are the basis P'_h of head h.
+K = heads * head_dim bases as rows; rows h * head_dim to (h + 1) * head_dim are the basis P'_h of head h.
 
 Each operator is a function of tensors, and an `nn.Module` that owns P and a step size. The released `softmax` form
 has two equivalent paths: fused (`scaled_dot_product_attention`, which stores nothing of size N x N) and explicit, which

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -66,7 +65,7 @@ def main(
     """
     import depict
     from depict.data.check import quick_check
-    from depict.evaluation import evaluate, few_images_warning, sliding_window_for
+    from depict.evaluation import evaluate, evaluation_record, few_images_warning, sliding_window_for
     from depict.io.files import write_json
     from depict.io.hub import output_folder
     from depict.runs import dataset_of, stamp
@@ -119,15 +118,8 @@ def main(
                 "" if stride is None else f"stride{stride}",
             ]
             path = output_folder(run) / "_".join(filter(None, parts))
-            about = {
-                "data": name,
-                "split": split,
-                "weights": "last" if last else "best",
-                "protocol": dataclasses.asdict(sliding),
-                "processes": world,
-            }
-            about |= {"root": folder} if folder else {}
-            found = about | result.to_dict()
+            record = evaluation_record(result, name, split, sliding, "last" if last else "best", world)
+            found = ({"root": folder} if folder else {}) | record
             write_json(f"{path}.json", found)
             write_evaluation_page(Path(f"{path}.html"), str(run), found, examples, warning, stamp(model.config.seed))
             say(f"written: {path}.html and .json" + (f", pictures in {save}" if save else ""))

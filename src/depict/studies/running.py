@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from pathlib import Path
 
 from depict.config.resolve import resolve
 from depict.devices import best_device
 from depict.errors import UserError
-from depict.evaluation import Result, evaluate, sliding_window_for
+from depict.evaluation import Result, evaluate, evaluation_record, sliding_window_for
 from depict.io.files import write_json
 from depict.io.yaml import to_dict, write_yaml
 from depict.runs import load, lock_run
@@ -59,11 +58,5 @@ def _evaluate(cell: Cell, out: Path, name: str, validated: Result | None = None)
         with WindowCache(model) if cell.config.train.cache_features else contextlib.nullcontext() as windows:
             predictor = model.predictor(sliding, network=windows.network(model) if windows else None)
             validated = evaluate(predictor, validation, progress=True)
-    about = {
-        "data": validation.name,
-        "split": validation.split,
-        "weights": "best",
-        "protocol": dataclasses.asdict(sliding),
-        "processes": 1,
-    }
-    write_json(cell.folder(out) / name, about | validated.to_dict())
+    record = evaluation_record(validated, validation.name, validation.split, sliding)
+    write_json(cell.folder(out) / name, record)
