@@ -22,7 +22,8 @@ REFERENCE = {
     "operators": ("Operators and coding rates", "operators coding_rate"),
     "decoders": (
         "Decoders",
-        "decoders decoders.base decoders.depict decoders.cbt decoders.segmenter decoders.ablation decoders.heads",
+        "decoders decoders.base decoders.depict decoders.cbt decoders.segmenter decoders.ablation decoders.heads "
+        "decoders.depict_mask decoders.mask_classification decoders.maskformer",
     ),
     "encoders": ("Encoders and neck", "encoders encoders.base neck"),
     "data": ("Data sets", "data data.dataset data.pairs"),

@@ -36,9 +36,9 @@ def copy(tmp_path_factory):
             (folder / path).write_text(code)
         elif kind == "add":
             text = (folder / path).read_text()
-            start = f"\n{table} = {{\n"
-            assert text.count(start) == 1
-            (folder / path).write_text(text.replace(start, f"{start}    {code}"))
+            changed, count = re.subn(rf"(?m)^{table}\b.* = {{\n", rf"\g<0>    {code}", text)
+            assert count == 1
+            (folder / path).write_text(changed)
     return folder
 
 
