@@ -52,7 +52,7 @@ from depict.studies.plan import EVALUATION, FILE, Study, distinct_cells, open_st
 from depict.studies.running import run as run_study
 from depict.studies.tables import markdown_table, mean_and_spread
 from depict.terminal import say, say_text
-from depict.training.losses import cross_entropy
+from depict.training.losses import plain_loss
 from depict.training.optim import create_optimizer
 from measure import alone, best, peak, resident
 
@@ -73,7 +73,8 @@ EXPLANATION = (
     "mIoU, boundary IoU and the IoU of the named classes of the validation images, single-scale, of the best weights "
     "by validation, are means over n seeds. Parameters and GFLOPs (multiply-adds, one window) are those of all that "
     "follows the encoder. Speed and peak extra memory are those of the whole model on 2 CPU threads: a training step "
-    "with cross-entropy on one batch, labels of one validation image, and the forward pass of one window."
+    "with cross-entropy or the decoder's own loss on one batch, labels of one validation image, and the forward pass "
+    "of one window."
 )
 
 
@@ -185,8 +186,7 @@ def training(config: Config, encoder: str) -> dict[str, float]:
     labels = torch.randint(model.num_classes, (batch, *model.image_size), dtype=torch.uint8)
 
     def step() -> None:
-        summed, pixels = cross_entropy(model(images, full_size=False), labels, model.multiple)
-        (summed / pixels).backward()
+        plain_loss(model, model(images, full_size=False), labels).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -154,6 +154,17 @@ def test_it_trains_from_cached_levels(pictures, tmp_path, monkeypatch):
 
 
 @needs_transformers
+@pytest.mark.slow
+def test_it_is_exported_for_any_size(tmp_path):
+    pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
+    from depict.interchange.onnx import export
+
+    model = depict.create_model("maskformer", "test_efficientnet", num_classes=5, image_size=64, **SMALL)
+    differences = export(model, tmp_path / "model.onnx", dynamic=True)
+    assert len({shape[2:] for shape in differences}) >= 4
+
+
+@needs_transformers
 def test_a_neck_is_refused(pictures, tmp_path):
     settings = config(pictures)
     settings.neck.dim = 16

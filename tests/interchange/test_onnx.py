@@ -135,6 +135,7 @@ def test_with_8_bits_the_file_is_smaller_and_its_masks_are_similar(tmp_path, exp
     ("decoder", "encoder"),
     [
         ("depict_sa", "vit_tiny_patch16_384"),
+        ("depict_mask", "vit_tiny_patch16_384"),
         ("segmenter", "vit_tiny_patch16_384"),
         ("linear", "vit_small_patch14_dinov2"),
         ("linear", "vit_small_patch16_dinov3"),

@@ -11,6 +11,7 @@ from depict.data.dataset import IGNORE
 from depict.data.loading import Batch
 from depict.training.init import init_from
 from depict.training.loop import Trainer, train
+from depict.training.losses import plain_loss
 from depict.training.stopping import InterruptedTraining
 from support.trainings import assert_same_run, losses, small_config
 
@@ -55,6 +56,13 @@ def test_a_stopped_training_resumes_and_ends_with_the_same_weights(pictures, tmp
         train(config(pictures, ema=0.9), tmp_path / "stopped")
     train(config(pictures, ema=0.9), tmp_path / "stopped")
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_the_plain_loss_of_a_model_is_that_of_its_decoder(pictures):
+    model = depict.SegmentationModel(config(pictures), ["a", "b", "c"]).train()
+    labels = torch.randint(3, (2, 32, 32), dtype=torch.uint8)
+    outputs = model(torch.randn(2, 3, 32, 32))
+    assert torch.equal(plain_loss(model, outputs, labels), model.decoder.loss(outputs, labels, (8, 8)))
 
 
 def test_an_image_without_labels_is_no_error_and_gives_no_gradient(pictures, tmp_path, monkeypatch):

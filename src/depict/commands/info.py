@@ -194,7 +194,7 @@ def _one_model(config: Config, side: int, classes: int, as_json: bool) -> None:
         return
     say(
         f"{config.decoder.name} on {config.encoder.name}, {side} x {side} pixels, {classes} classes, "
-        f"{rows} x {columns} tokens of D = {facts['dim']}"
+        f"{rows} x {columns} {'cells, levels' if isinstance(facts['dim'], list) else 'tokens'} of D = {facts['dim']}"
     )
     for part in ("decoder", "neck", "encoder") if neck else ("decoder", "encoder"):
         count, flops = facts[f"{part}_parameters"], facts[f"{part}_multiply_adds"]

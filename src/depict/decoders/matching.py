@@ -65,11 +65,13 @@ def matching_loss(queries: Queries, labels: Tensor, multiple: tuple[int, int], k
         masks, classes = (X.to(torch.promote_types(X.dtype, torch.float32)) for X in queries)
         # Nothing but a graph: in a batch without labels, all parameters still have a gradient, which is 0.
         total = masks[..., :0].sum() + classes[..., :0].sum()
+        # Not indexed one by one: the gradient of each index would be a tensor of the size of all of them.
+        own_masks, own_classes = ([step.unbind() for step in X.unbind()] for X in (masks.flatten(3), classes))
         for image in range(batch):
             found = find_segments(labels[image], (grid[0], grid[1]), multiple, K, classes.shape[-1] - 1, kind)
             if len(found.classes):
                 for step in range(steps):
-                    total = total + _image_loss(masks[step, image].flatten(1), classes[step, image], found)
+                    total = total + _image_loss(own_masks[step][image], own_classes[step][image], found)
     return total / batch
 
 

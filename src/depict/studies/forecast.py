@@ -19,7 +19,7 @@ from depict.runs import read_metrics
 from depict.studies.collect import training_time
 from depict.studies.plan import Cell, Study, distinct_cells
 from depict.studies.tables import duration
-from depict.training.losses import cross_entropy
+from depict.training.losses import plain_loss
 from depict.training.optim import create_optimizer
 
 MEASURED_STEPS = 3
@@ -106,13 +106,8 @@ def _measure(config: ResolvedConfig, validation: Dataset) -> tuple[float, float]
     for _ in range(1 + MEASURED_STEPS):  # the first warms up
         start = time.perf_counter()
         outputs = model.head()(*features) if features else model.masks(images)
-        if model.decoder.owns_loss:
-            loss = model.decoder.loss(outputs, labels, model.multiple)
-        else:
-            summed, pixels = cross_entropy(outputs, labels, model.multiple)
-            loss = summed / pixels
         optimizer.zero_grad()
-        loss.backward()
+        plain_loss(model, outputs, labels).backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
     some = random_subset(validation, min(MEASURED_IMAGES, len(validation)), 0)

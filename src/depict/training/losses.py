@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from depict.data.dataset import IGNORE
 from depict.errors import UserError
 from depict.inference.resample import AxisMap, bands, bilinear
 from depict.inference.sliding import padded_size
+
+if TYPE_CHECKING:
+    from depict.model import SegmentationModel
 
 # Bytes of upsampled logits in a band, and of column-interpolated masks in a group of images.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
@@ -54,6 +57,17 @@ def cross_entropy(
                 logits *= share / sums
                 logits.scatter_add_(2, targets, -share)
     return volume.differentiable(total), count
+
+
+def plain_loss(model: SegmentationModel, outputs: Any, labels: Tensor) -> Tensor:
+    """The mean loss of a batch without any option: the decoder's own if it has one, else cross-entropy.
+
+    `outputs` are those of the model in training mode, at the resolution of its masks; labels (B, H, W).
+    """
+    if model.decoder.owns_loss:
+        return model.decoder.loss(outputs, labels, model.multiple)
+    total, count = cross_entropy(outputs, labels, model.multiple)
+    return total / count
 
 
 def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:

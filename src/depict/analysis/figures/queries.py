@@ -17,6 +17,8 @@ from depict.viz.patches import on_pixels, paint
 from depict.viz.style import COLORS, add_grid
 
 MAX_CLASSES = 30
+FADED = 0.12
+"""Share of the picture that shows outside of a mask."""
 
 
 def figures(result: Result) -> dict[str, Figure]:
@@ -53,25 +55,21 @@ def panels(image: QueryMap, palette: Sequence[Color]) -> dict[str, np.ndarray]:
 
 
 def masks_of_images(measured: MeasuredQueries) -> Figure:
-    """A row for each image: the masks of the queries that most patches belong to, over the image in gray."""
+    """A row for each image, which shows through the masks of the queries with most patches and fades outside."""
     images = measured.images
     height, width = images[0].image.shape[:2]
     cell = 7.0 / MAX_MASKS
-    layout = ConstrainedLayoutEngine(w_pad=0.015, h_pad=0.02, wspace=0.01, hspace=0.01)
-    figure = Figure(figsize=(7.0, len(images) * (cell * height / width + 0.32)), layout=layout)
+    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
+    figure = Figure(figsize=(7.0, len(images) * (cell * height / width + 0.3)), layout=layout)
     for row, image in zip(figure.subplots(len(images), MAX_MASKS, squeeze=False), images, strict=True):
-        gray = image.image.mean(-1, keepdims=True) / 255
         for axes in row:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         for axes, each in zip(row, image.masks, strict=False):
-            mask = thumbnail(on_pixels(each.mask, image.size, image.cells))[..., None]
-            color = np.array(measured.palette[each.label]) / 255
-            axes.imshow(np.clip((1 - 0.75 * mask) * (0.5 + 0.5 * gray) + 0.75 * mask * color, 0, 1))
-            name = measured.names[each.label]
-            axes.set_title(
-                f"{name if len(name) < 14 else name[:12] + '…'} {each.probability:.2f}\n#{each.query}", fontsize=7
-            )
+            share = FADED + (1 - FADED) * thumbnail(on_pixels(each.mask, image.size, image.cells))[..., None]
+            axes.imshow((share * image.image + 255 * (1 - share)).astype(np.uint8))
+            axes.spines[:].set(visible=True, linewidth=2, color=[value / 255 for value in measured.palette[each.label]])
+            axes.set_title(f"{measured.names[each.label][:14]} {each.probability:.2f}\n#{each.query}", fontsize=7)
     return figure
 
 

@@ -16,8 +16,8 @@ ABOUT = (
 CAPTIONS = {
     "images": "The queries are shades of the color of the class: the one with most patches has the color itself, the "
     "next is lighter, the third darker, and so on.",
-    "masks": "The masks of the queries with most patches, in the color of their most probable class, with its "
-    "probability and the number of the query. Queries may overlap: they are not divided among the patches.",
+    "masks": "The picture through the masks of the queries with most patches. The frame has the color of the most "
+    "probable class; above are its probability and the number of the query. Masks may overlap.",
     "classes": "The most frequent predicted classes: their queries in an image, their connected parts there, and the "
     "queries they use over all images.",
 }
