@@ -163,6 +163,15 @@ def test_a_damaged_archive_leaves_nothing_behind(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.zip"]
 
 
+def test_an_archive_with_a_damaged_name_is_reported_as_damaged(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("top/é.txt", "content")
+    content = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(content.replace("é".encode(), b"\xb7\xb7"))
+    with pytest.raises(UserError, match=r"'.*a\.zip' is damaged"):
+        unpack(tmp_path / "a.zip", tmp_path, {"top": "there"})
+
+
 def test_a_truncated_archive_is_reported_as_damaged(tmp_path):
     archive = tarred(tmp_path / "a.tar", {"top/x": bytes(100_000)})
     archive.write_bytes(archive.read_bytes()[:60_000])

@@ -36,6 +36,10 @@ class Limits:
     small: int = 32 << 20
 
 
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError)
+"""What the standard library raises for damaged archives; the last one for names that are not the UTF-8 they claim."""
+
+
 @dataclass(frozen=True)
 class _Entry:
     """A member of an archive; `extract` writes it below a folder, under its full name."""
@@ -70,7 +74,7 @@ def unpack(archive: Path, root: Path, folders: Mapping[str, str], limits: Limits
             target.parent.mkdir(parents=True, exist_ok=True)
             depth = len(PurePosixPath(inside).parts)
             work.joinpath(*chosen[inside][0].parts[:depth]).rename(target)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
+    except _DAMAGED as error:
         raise UserError(f"'{archive}' is damaged ({one_line(error)}): remove it and run again.") from error
     except OSError as error:
         raise UserError(f"cannot unpack '{archive}': {error.strerror or error}.") from error
