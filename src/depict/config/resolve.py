@@ -20,8 +20,9 @@ small. On a frozen encoder a gain of 4 then helps DEPICT-CA and Segmenter and ha
 DEPICT-SA; with a trained encoder it hurt DEPICT-SA (docs/results.md). Measured with 8 and 11
 classes; 16 is a guess."""
 ADAMW_RATE = 2e-4
-FROZEN_RATE, FROZEN_RATES = 1e-3, {"linear": 1e-2, "depict_us": 1e-2, "depict_ca": 3e-3}
-"""AdamW's rate on a frozen encoder, and that of decoders which learn clearly better with another (docs/results.md)."""
+FROZEN_RATE, FROZEN_RATES = 1e-3, {"linear": 1e-2, "depict_us": 1e-2, "depict_ca": 3e-3, "depict_mask": 1e-2}
+"""AdamW's rate on a frozen encoder, and that of decoders which learn clearly better with another (docs/results.md,
+docs/masks.md)."""
 VALIDATIONS = 8
 """Validations of a training, about, unless --validate-every says otherwise."""
 
