@@ -21,6 +21,7 @@ settings.load_profile("depict")
 
 # A job in the background of a shell ignores Ctrl-C, and so would every command that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
 REPOSITORY = Path(__file__).parents[1]
 

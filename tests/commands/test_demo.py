@@ -1,5 +1,10 @@
 """The demo from end to end, with a shorter training than the real one."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 from PIL import Image
 
@@ -45,6 +50,32 @@ def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, ca
         assert depict.load(tmp_path / "demo" / name).num_classes == 8
     with Image.open(tmp_path / "demo" / "demo.png") as picture:
         assert picture.size[0] > 400
+
+
+@pytest.mark.slow
+def test_no_training_survives_a_killed_demo(tmp_path):
+    command = [sys.executable, "-m", "depict.cli", "demo", "--quick"]
+    demo_process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = [tmp_path / "runs/demo_quick" / name / "metrics.jsonl" for name in demo.DECODERS]
+    wait_until(lambda: all(path.exists() and path.stat().st_size for path in metrics))
+    trainings = [
+        pid for pid in children(demo_process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(trainings) == 2
+    demo_process.kill()
+    demo_process.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainings))
+
+
+def children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def test_both_decoders_get_the_same_budget_and_no_pretrained_weights():

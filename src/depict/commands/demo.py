@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
 import statistics
+import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +49,7 @@ def main(
     training, validation, every = (300, 20, 5) if quick else (600, 100, 1)
     say(f"training both decoders side by side on {training} generated scenes", error=True)
     # Two processes: at this size two models on one core each are faster than one model on two cores.
-    with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(DECODERS), multiprocessing.get_context("spawn"), end_with_parent) as pool:
         settings = [config(name, quick) for name in DECODERS]
         folders = [out / name for name in DECODERS]
         rows = list(pool.map(train_and_score, settings, folders, range(len(folders)), [every] * len(folders)))
@@ -70,6 +73,20 @@ Next steps  depict evaluate {out / "depict_sa"}        the IoU of each class
             depict train --help                  train on your own images: --data folder --root DIR"""
     )
     return 0
+
+
+def end_with_parent() -> None:
+    """Stop this process when the one that started it has ended, however that was: a training saves its state first."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        while True:  # a training handles the first signal, the next one ends the process
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(2)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def train_and_score(settings: Config, out: Path, position: int, every: int) -> tuple[int, int, float, float, float]:
