@@ -70,6 +70,7 @@ def test_an_analysis_that_fails_is_named_and_the_exit_code_is_1(runs, tmp_path, 
     assert json.loads((tmp_path / "depict_sa" / "gradient_terms.json").read_text())["numbers"]
 
 
+@pytest.mark.slow
 def test_pictures_without_ground_truth_can_be_analyzed(runs, tmp_path):
     pictures = tmp_path / "pictures"
     pictures.mkdir()

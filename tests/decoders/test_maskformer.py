@@ -133,6 +133,7 @@ def pictures(tmp_path_factory):
     return rectangles(tmp_path_factory.mktemp("pictures"))
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_a_stopped_training_resumes_and_ends_with_the_same_weights(pictures, tmp_path, monkeypatch):
     train(config(pictures), tmp_path / "whole")

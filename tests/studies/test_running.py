@@ -102,6 +102,7 @@ def test_only_the_best_cell_is_evaluated_at_several_scales(finished):
     assert best["multiscale"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("epochs", "rate", "stride"),
@@ -148,6 +149,7 @@ def test_results_are_redrawn_without_weights_or_images(finished, tmp_path):
         assert (small / name).read_bytes() == (out / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_an_interrupted_cell_resumes_and_ends_with_the_same_weights(settings, tmp_path, monkeypatch):
     config = settings(epochs=2, save_every=1)
@@ -180,6 +182,7 @@ def test_the_cells_before_a_failed_one_are_kept_and_reported(settings, tmp_path,
     assert "1 of 2 cells finished" in (tmp_path / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_subset_study_trains_on_fractions_of_the_images(settings, tmp_path):
     study = open_study(tmp_path, "subset", settings(), decoders=("linear",), sizes=("1/4", "5", "1"))
     running.run(study, tmp_path)

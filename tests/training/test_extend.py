@@ -45,6 +45,7 @@ def test_more_epochs_extend_a_finished_run_at_the_rates_of_the_longer_schedule(p
         train(small_config(pictures, epochs=2), tmp_path)
 
 
+@pytest.mark.slow
 def test_an_extension_that_is_killed_resumes_and_ends_with_the_same_weights(pictures, tmp_path, monkeypatch):
     for out in ("whole", "killed"):
         train(small_config(pictures, epochs=2), tmp_path / out)
@@ -66,6 +67,7 @@ def test_a_run_that_is_not_finished_is_not_extended(pictures, tmp_path, monkeypa
     train(small_config(pictures, epochs=2), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_patience_ended_is_extended_from_its_last_step(pictures, tmp_path):
     settings = {"lr": 1e-9, "validate_every": 1, "patience": 2}
     train(small_config(pictures, epochs=30, **settings), tmp_path)

@@ -103,6 +103,7 @@ def test_a_stem_cannot_train_from_cached_features(pictures, tmp_path):
         train(config(pictures, "test_vit", stem=True, freeze=True, cache_features=True), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_registered_decoder_on_levels_trains_and_comes_back_from_its_folder(pictures, tmp_path, monkeypatch, cached):
     monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))

@@ -79,6 +79,7 @@ def evaluated(order: list[int]) -> tuple[dict, Examples]:
     return about | result.to_dict(), examples
 
 
+@pytest.mark.slow
 @given(st.permutations(range(0, 40, 2)))
 def test_the_worst_and_the_best_images_are_kept_in_any_order(order):
     examples = evaluated(list(order))[1]
