@@ -37,6 +37,7 @@ def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, ca
 
         map = staticmethod(map)
 
+    monkeypatch.setenv("TQDM_POSITION", "0")  # the demo sets it in processes of its own
     monkeypatch.setattr(demo, "config", small)
     monkeypatch.setattr(demo, "SHOWN", (0, 1))
     monkeypatch.setitem(Scenes.images, "val", 4)
