@@ -1,4 +1,4 @@
-"""An attack on depict: does it ever give a wrong answer without a word, run foreign code, or end in a traceback?
+"""An attack on depict: does it ever give a silent wrong answer, run untrusted code, or end in a traceback?
 
 Trainings and batches are killed at random moments, bits are flipped, and files, names and settings are hostile. Prints
 how often each was tried, and every failure; the exit code is 1 if there is one. `docs/reliability.md` says what is

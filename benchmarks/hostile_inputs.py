@@ -24,7 +24,7 @@ from support.layouts import picture, save, stripes
 
 
 def hostile_files(attack: Attack) -> Attempts:
-    """Files of strangers: read, or refused in one line, in little memory; no code runs, nothing is written outside."""
+    """Untrusted files are read or refused in one line, in bounded memory; no code runs, nothing is written outside."""
     folder = attack.new("files")
     marker = folder / "code ran"
     run = small_run(folder / "run")

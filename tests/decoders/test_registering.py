@@ -1,4 +1,4 @@
-"""Decoders of one's own: registered by name, on tokens or on the levels of an encoder."""
+"""Custom decoders: registered by name, on tokens or on the levels of an encoder."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""YAML from strangers: refused in one short line, before much memory or time is spent."""
+"""Untrusted YAML: refused in one short line, before much memory or time is spent."""
 
 import itertools
 

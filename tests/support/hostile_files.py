@@ -1,4 +1,4 @@
-"""Files that strangers might send: names that deceive, code in weights, small files that grow, damaged ones."""
+"""Untrusted files: deceptive names, code in weights, decompression bombs, damaged content."""
 
 from __future__ import annotations
 

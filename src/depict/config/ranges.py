@@ -1,6 +1,6 @@
 """The values that every numeric setting may take: one table for flags, YAML files and Python.
 
-Upper bounds are far above any sensible value. They refuse a slip, or the file of a stranger, before memory is spent.
+Upper bounds are far above any sensible value. They catch typos and untrusted files before memory is spent.
 """
 
 from __future__ import annotations
