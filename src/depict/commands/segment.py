@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
@@ -154,7 +155,7 @@ def main(
         started = time.perf_counter()
         try:
             with (
-                _exit_on_signals(),
+                _exit_on_signals() as check_signals,
                 warnings.catch_warnings(),
                 progress_bar(total=_count(inputs, world), desc="segmenting", unit="image", disable=rank > 0) as bar,
             ):
@@ -162,6 +163,7 @@ def main(
                 for row in segment_all(predictor, inputs, outputs, workers, rank, world):
                     rows.append(row)
                     bar.update()
+                    check_signals()
                     if row["status"] == "failed":
                         say(f"depict: skipped: {row['error']}", error=True)
         finally:
@@ -187,22 +189,36 @@ def main(
 
 
 @contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Remove unfinished files when a batch system or a closed terminal ends the process, as on an interrupt.
+def _exit_on_signals() -> Iterator[Callable[[], None]]:
+    """Remove unfinished files when a user, a batch system or a closed terminal ends the process.
 
-    Only around the work: before and after it a process waits for others, and Python handles no signals.
+    Only around the work: before and after it a process waits for others, and Python handles no signals. Yields a check
+    for between two pictures: Python prints and drops what a handler raises while a generator is being collected.
     """
+    asked: list[int] = []
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
+
+    def handle(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        check()
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield check
         return
-    numbers = [number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if number is not None]
+    numbers = [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
     before = {number: signal.getsignal(number) for number in numbers}
+    print_dropped = sys.unraisablehook
+    sys.unraisablehook = lambda dropped: None if asked else print_dropped(dropped)
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # as SIGHUP under nohup
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+            signal.signal(number, handle)
     try:
-        yield
+        yield check
     finally:
+        sys.unraisablehook = print_dropped
         for number, handler in before.items():
             signal.signal(number, handler)
 

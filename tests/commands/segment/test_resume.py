@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import depict
+from depict.commands.segment import _exit_on_signals
 from depict.io.coco import read_coco
 from depict.io.files import locked_folder
 from depict.runs import save
@@ -179,6 +180,25 @@ def test_a_full_disk_ends_the_work_and_leaves_nothing_half_written(run, pictures
     assert [row["name"] for row in summary(out)["pictures"]] == ["8"]
     assert [path.name for path in (out / "labels").iterdir()] == ["8.png"]
     assert not list(out.rglob("*.part*"))
+
+
+@pytest.mark.parametrize(("ending", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, SystemExit)])
+def test_a_signal_whose_exception_python_drops_ends_the_call_after_the_picture(ending, expected, capsys):
+    def collected_when_the_signal_comes():
+        try:
+            yield
+        finally:
+            signal.raise_signal(ending)
+
+    with pytest.raises(expected), _exit_on_signals() as check:
+        check()
+        generator = collected_when_the_signal_comes()
+        next(generator)
+        del generator
+        dropped = True
+        check()
+    assert dropped
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
