@@ -24,7 +24,7 @@ BASIC = (
 GROUPS = {
     "optimization": (
         *("train.optimizer", "train.weight_decay", "train.warmup", "train.layer_decay", "train.clip_grad"),
-        *("train.ema", "train.loss", "train.class_weights", "seed"),
+        *("train.start", "train.ema", "train.loss", "train.class_weights", "seed"),
     ),
     "speed and memory": (
         *("train.precision", "train.grad_accum", "train.checkpointing", "train.compile", "train.cache_crop"),

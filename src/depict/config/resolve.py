@@ -101,6 +101,13 @@ def with_defaults(decoder: DecoderConfig) -> DecoderConfig:
     return DecoderConfig(decoder.name, **decoder_options(decoder.name) | decoder.options())
 
 
+def starts_from_data(decoder: DecoderConfig) -> bool:
+    """Whether the classes of a decoder can be set in closed form: those of a linear function of the patches."""
+    from depict.decoders.base import PatchDecoder
+
+    return issubclass(decoder_class(decoder.name), PatchDecoder) and decoder.head != "cosine"
+
+
 def as_pair(size: int | Sequence[int] | None) -> tuple[int, int]:
     """Height and width from a side or a pair."""
     pair = (size, size) if isinstance(size, int) else tuple(size or ())
@@ -145,6 +152,8 @@ def check_combinations(config: Config) -> None:
         raise UserError(f"--data.scale-range must be the smallest and the largest factor, not {smallest} {largest}.")
     if decoder_class(config.decoder.name).owns_loss and (train.loss != "ce" or train.class_weights != "none"):
         raise UserError(f"the decoder '{config.decoder.name}' has a loss of its own: omit --loss and --class-weights.")
+    if train.start == "data" and not starts_from_data(config.decoder):
+        raise UserError("--start data needs the decoder linear or depict_us, with the head linear or subspaces.")
     if train.cache_features and not config.encoder.freeze:
         raise UserError("--cache-features needs --freeze-encoder: features of a trained encoder change at every step.")
     if train.cache_crop is not None and not train.cache_features:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -185,6 +185,22 @@ class PatchDecoder(Decoder):
             trace.energies = self.head.energies(Z) if isinstance(self.head, SubspacesHead) else None
         logits = self.head(Z) if isinstance(self.head, nn.Linear) else self.head(Z, self.class_embeddings)
         return logits.mT.unflatten(-1, grid)
+
+    def scaled(self, Z: Tensor) -> Tensor:
+        """The patches Z (B, N, D) as the head multiplies them with the class embeddings."""
+        return self.head.scaled(Z) if isinstance(self.head, SubspacesHead) else Z
+
+    @torch.no_grad()
+    def start_classes(self, q: Tensor, b: Tensor, seen: Tensor) -> None:
+        """Set class embeddings q (C, D) and biases b (C,) of the classes in `seen`, bool (C,).
+
+        The others keep their embeddings, with the lowest bias. The mean bias, which changes no label, is removed.
+        """
+        embeddings = self.head.weight if isinstance(self.head, nn.Linear) else self.class_embeddings
+        biases = cast(nn.Linear | SubspacesHead, self.head).bias
+        b = torch.where(seen, b, b[seen].min())
+        embeddings.copy_(torch.where(seen[:, None].to(embeddings.device), q.to(embeddings), embeddings))
+        biases.copy_((b - b.mean()).to(biases))
 
     def stop_after(self, trace: Trace, depth: int) -> Trace:
         """The result with only the first `depth` steps."""

@@ -78,12 +78,16 @@ class SubspacesHead(Head):
 
     def forward(self, Z: Tensor, Q: Tensor) -> Tensor:
         """Logits (B, N, C)."""
-        Z = Z.shape[-1] ** 0.5 * unit(Z)
+        Z = self.scaled(Z)
         return Z @ Q.mT + self._energies(Z).sum(-1) + self.bias
+
+    def scaled(self, Z: Tensor) -> Tensor:
+        """Z (..., D) with the length sqrt(D)."""
+        return Z.shape[-1] ** 0.5 * unit(Z)
 
     def energies(self, Z: Tensor) -> Tensor:
         """w_ck (u_ck . z)^2, what each direction adds to the logit of its class: (B, N, D) -> (B, N, C, K)."""
-        return self._energies(Z.shape[-1] ** 0.5 * unit(Z))
+        return self._energies(self.scaled(Z))
 
     def _energies(self, z: Tensor) -> Tensor:
         along = (z @ self.directions.flatten(0, 1).mT).unflatten(-1, self.weights.shape)

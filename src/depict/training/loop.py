@@ -43,7 +43,8 @@ from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.preview import Preview
-from depict.training.state import recover_state
+from depict.training.start import start_from_data
+from depict.training.state import has_state, recover_state
 from depict.training.stopping import InterruptedTraining, StopSignals
 from depict.training.window_cache import WindowCache
 
@@ -99,6 +100,11 @@ class Trainer:
         self.cache = open_cache(self.model, training, mirrored=config.data.flip) if cached else None
         self.windows = WindowCache(self.model, rank=rank) if cached else None
         trained: nn.Module = self.model.head() if self.cache else self.model
+        self.start_text = None
+        if self.settings.start == "data" and not has_state(out):
+            # Every process looks at the same images, so that all start with the same classes.
+            batches = self._batches(dataclasses.replace(self.schedule, rank=0, world=1))
+            self.start_text = start_from_data(self.model, trained, batches, self.main)
         optimizer = create_optimizer(trained, self.settings, self.settings.lr)
         self.average = ModelEmaV3(self.model, self.settings.ema) if self.settings.ema else None
         network = torch.compile(trained) if self.settings.compile else trained
@@ -121,8 +127,8 @@ class Trainer:
         if self.main:
             save_config(self.model, self.out)
         say(self.accelerator, settings_text(self.config))
-        if self.init_text:
-            say(self.accelerator, self.init_text)
+        for text in filter(None, (self.init_text, self.start_text)):
+            say(self.accelerator, text)
         if warning := few_images_warning(self.validation):
             say(self.accelerator, warning)
         say(self.accelerator, f"redrawn at each validation: {self.out / CURVES} and {self.out / PREVIEW}")
@@ -155,7 +161,7 @@ class Trainer:
         result = None
         self.network.train()
         rehearsed = self.sharded or self.accelerator.num_processes == 1
-        for batch in self._batches():
+        for batch in self._batches(dataclasses.replace(self.schedule, start=progress.iteration)):
             if not rehearsed:
                 self._rehearse(batch)
                 rehearsed = True
@@ -182,9 +188,9 @@ class Trainer:
                 )
         return result
 
-    def _batches(self) -> Iterator[Batch | FeatureBatch]:
-        """The batches of the steps that are left."""
-        schedule, data = dataclasses.replace(self.schedule, start=self.progress.iteration), self.config.data
+    def _batches(self, schedule: Schedule) -> Iterator[Batch | FeatureBatch]:
+        """The batches of a schedule."""
+        data = self.config.data
         if self.cache:
             return feature_batches(self.cache, schedule, data.flip, self.settings.cache_crop)
         augmentation = Augmentation(
