@@ -148,6 +148,12 @@ def test_a_resumed_training_does_not_start_again_and_ends_with_the_same_weights(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_a_trained_encoder_is_refused_in_one_line(pictures):
+    trained = dataclasses.replace(small_config(pictures, start="data"), decoder=DecoderConfig("linear"))
+    with pytest.raises(UserError, match="--start data needs --freeze-encoder"):
+        resolve(trained)
+
+
 @pytest.mark.parametrize(
     "decoder", [DecoderConfig("depict_sa"), DecoderConfig("segmenter"), DecoderConfig("linear", head="cosine")]
 )

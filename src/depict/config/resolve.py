@@ -152,6 +152,8 @@ def check_combinations(config: Config) -> None:
         raise UserError(f"--data.scale-range must be the smallest and the largest factor, not {smallest} {largest}.")
     if decoder_class(config.decoder.name).owns_loss and (train.loss != "ce" or train.class_weights != "none"):
         raise UserError(f"the decoder '{config.decoder.name}' has a loss of its own: omit --loss and --class-weights.")
+    if train.start == "data" and not config.encoder.freeze:
+        raise UserError("--start data needs --freeze-encoder: it fits the classes to tokens that must not change.")
     if train.start == "data" and not starts_from_data(config.decoder):
         raise UserError("--start data needs the decoder linear or depict_us, with the head linear or subspaces.")
     if train.cache_features and not config.encoder.freeze:

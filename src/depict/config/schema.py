@@ -172,7 +172,7 @@ class TrainConfig:
     init: Annotated[str | None, flag("the encoder's weights", "RUN")] = None
     """Start from the weights of this run. Its encoder, decoder and image size are the defaults; classes may differ."""
     start: Literal["random", "data"] = "random"
-    """linear, depict_us: start the classes at random, or from the training images by linear discriminant analysis."""
+    """linear, depict_us on a frozen encoder: start the classes at random, or by discriminant analysis of the images."""
     cache_features: bool = False
     """Run the frozen encoder once per image, and train and validate the decoder on its cached features."""
     cache_crop: Annotated[float | None, flag("whole images")] = None
