@@ -1,9 +1,9 @@
-"""Rewrite every table of docs/results.md, and the picture of label maps, from the files next to this script.
+"""Rewrite the tables of docs/results.md and docs/architecture.md, and the pictures of label maps.
 
     python docs/results/redraw.py [--take RUNS]
 
-Each study keeps its study.yaml and the results.json that `depict study` wrote. `--take RUNS` first copies these two
-files of every study in the folder RUNS.
+Everything comes from the files next to this script. Each study keeps its study.yaml and the results.json that
+`depict study` wrote. `--take RUNS` first copies these two files of every study in the folder RUNS.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from PIL import Image
 
 HERE = Path(__file__).parent
 KEPT = ("study.yaml", "results.json")
-PAGE = HERE.parent / "results.md"
-PICTURE = HERE.parent / "images" / "camvid_labels.png"
+PAGES = (HERE.parent / "results.md", HERE.parent / "architecture.md")
+IMAGES = HERE.parent / "images"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
+NEWER = {"depict_us": "DEPICT-US", "cbt": "CBT", "smp_fpn": "FPN of smp", "smp_unet": "Unet of smp"}
+THIN = ("pole", "sign", "pedestrian")
 LABEL_ROWS = {
     "1_linear": "linear",
     "2_segmenter": "Segmenter",
@@ -35,6 +37,8 @@ LABEL_ROWS = {
     "6_depict_sa_finetuned": "DEPICT-SA\nfine-tuned",
 }
 """Strips of six label maps each, and how their row is labeled."""
+STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
+"""The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
 Line = dict[str, Any]
 
 
@@ -135,6 +139,50 @@ def _best_trial(label: str, lines: Sequence[Line]) -> list[str]:
     best = max(lines, key=lambda line: line["mean"])
     sizes = [f"{best['parameters'] / 1e6:.3f} M", f"{best['multiply_adds'] / 1e9:.3f}"]
     return [label, percent(best), str(len(lines)), *sizes]
+
+
+def start() -> str:
+    """Classes started at random and from the data, with all and with few training images."""
+    studies = {"46 images": lines_of("start_46"), "275 images": lines_of("start_275")}
+    body = []
+    for decoder in ("linear", "depict_us"):
+        for how, title in (("random", "random"), ("data", "from the data")):
+            cells = []
+            for lines in studies.values():
+                own = [line for line in lines if line["label"].startswith(f"{decoder},")]
+                own = [line for line in own if line["settings"].get("start", "random") == how]
+                best = max(own, key=lambda line: line["mean"])
+                cells.append(f"{percent(best)} (rate {best['settings']['lr']})")
+            body.append([NEWER.get(decoder, decoder), title, *cells])
+    return markdown(["decoder", "start", *studies], body)
+
+
+def strides(study: str) -> str:
+    """Decoders on the levels of EfficientNet-Lite0, the best first."""
+    head = ["decoder", "stride", "mIoU %", "boundary IoU %", *(f"{name} %" for name in THIN), "parameters", "GFLOPs"]
+    body = [
+        [
+            _full_name(line),
+            line["settings"].get("stride", "4"),
+            percent(line),
+            f"{100 * line['boundary_iou']:.2f}",
+            *(f"{100 * line['classes'][name]:.1f}" for name in THIN),
+            f"{line['parameters'] / 1e6:.3f} M",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+        ]
+        for line in sorted(lines_of(study), key=lambda line: -line["mean"])
+    ]
+    return markdown(head, body)
+
+
+def _full_name(line: Line) -> str:
+    """A decoder's name with the settings in which it differs from the others of its study."""
+    settings = line["settings"]
+    parts = [NEWER.get(line["decoder"], line["decoder"]), settings.get("decoder.operator")]
+    parts += [f"rate {settings['lr']}"] if "lr" in settings else []
+    parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
+    parts += ["started from the data"] if settings.get("start") == "data" else []
+    return ", ".join(part for part in parts if part)
 
 
 def own_images() -> str:
@@ -258,35 +306,39 @@ TABLES: dict[str, Callable[[], str]] = {
     "less_data": less_data,
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
+    "start": start,
+    "strides": lambda: strides("strides"),
+    "tuning_strides": lambda: strides("tuning_strides"),
 }
-"""The tables of the page, each between `<!-- table: NAME -->` and `<!-- end -->`."""
+"""The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 
 
 def filled(text: str) -> str:
-    """The page with all its tables rewritten."""
+    """A page with all its tables rewritten."""
     block = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
     return block.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end -->", text)
 
 
-def draw_labels() -> None:
-    """Draw the decoders' label maps: images in columns, decoders in rows."""
+def draw_labels(rows: dict[str, str], columns: int, picture: Path) -> None:
+    """Draw strips of label maps: images in columns, decoders in rows."""
     from depict.data.camvid import CamVid
 
-    height = 1.45 * len(LABEL_ROWS) + 0.4
+    row = 8.7 / columns
+    height = row * len(rows) + 0.4
     figure = Figure(figsize=(11.4, height))
-    for axes, (name, label) in zip(figure.subplots(len(LABEL_ROWS), 1), LABEL_ROWS.items(), strict=True):
+    for axes, (name, label) in zip(figure.subplots(len(rows), 1), rows.items(), strict=True):
         with Image.open(HERE / "labels" / f"{name}.png") as strip:
             axes.imshow(np.array(strip.convert("RGB")), interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.set_ylabel(label, fontsize=9)
-        for column in range(1, 6):
+        for column in range(1, columns):
             axes.axvline(480 * column, color="white", lw=2)
     pairs = zip(CamVid.classes, CamVid.palette, strict=True)
     patches = [Patch(color=np.array(color) / 255, label=name) for name, color in pairs]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), frameon=False, fontsize=8, handlelength=1)
     figure.subplots_adjust(left=0.04, right=0.995, top=0.99, bottom=0.4 / height, wspace=0.03, hspace=0.03)
-    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+    figure.savefig(picture, dpi=110, metadata={"Software": None})
 
 
 def main() -> None:
@@ -296,8 +348,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.take:
         take(options.take)
-    draw_labels()
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    draw_labels(LABEL_ROWS, 6, IMAGES / "camvid_labels.png")
+    draw_labels(STRIDE_ROWS, 3, IMAGES / "strides.png")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/results.md shows what the studies next to it measured."""
+"""docs/results.md and docs/architecture.md show what the studies next to it measured."""
 
 import importlib.util
 import json
@@ -15,11 +15,11 @@ def load_script():
     return module
 
 
-def test_every_table_of_the_page_is_the_one_that_the_script_writes():
+def test_every_table_of_the_pages_is_the_one_that_the_script_writes():
     redraw = load_script()
-    page = redraw.PAGE.read_text(encoding="utf-8")
-    assert redraw.filled(page) == page
-    assert all(f"<!-- table: {name} -->" in page for name in redraw.TABLES)
+    pages = [page.read_text(encoding="utf-8") for page in redraw.PAGES]
+    assert [redraw.filled(page) for page in pages] == pages
+    assert all(sum(page.count(f"<!-- table: {name} -->") for page in pages) == 1 for name in redraw.TABLES)
 
 
 def test_every_kept_study_is_finished():
@@ -33,7 +33,7 @@ def test_every_kept_study_is_finished():
 def test_only_small_files_of_known_names_are_kept_and_no_photograph():
     """Photographs of CamVid are PNGs too, so pictures are allowed by name, not by suffix."""
     redraw = load_script()
-    allowed = {f"labels/{name}.png" for name in redraw.LABEL_ROWS}
+    allowed = {f"labels/{name}.png" for name in (*redraw.LABEL_ROWS, *redraw.STRIDE_ROWS)}
     allowed |= {"redraw.py", "ablation/results.png", "less_data/results.png"}
     allowed |= {f"{path.parent.name}/{name}" for path in FOLDER.glob("*/study.yaml") for name in redraw.KEPT}
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
