@@ -217,6 +217,8 @@ def test_the_exact_operator_shows_signed_weights_and_an_onnx_run_says_that_it_ha
 def test_the_whole_flow_works_with_the_keyboard_only(browser, client, photo):
     visit = Visit(browser, client)
     page = visit.page
+    # Playwright does not wait until its first listener takes effect; a chooser that opens before is lost.
+    page.on("filechooser", lambda _: None)
 
     def tab_to(selector, limit=60):
         for _ in range(limit):
