@@ -248,6 +248,16 @@ def sliding_window_for(
     )
 
 
+def validation_window_for(model: SegmentationModel, dataset: Dataset) -> SlidingWindow:
+    """How a model is validated during its training: with the published stride, if windows are as large as published.
+
+    Otherwise as in the final evaluation.
+    """
+    recipe = dataset.recipe
+    published = recipe.stride if min(model.image_size) >= recipe.crop else None
+    return sliding_window_for(model, dataset, stride=published)
+
+
 def evaluate(
     predictor: Predictor,
     dataset: Dataset,

@@ -82,6 +82,7 @@ RANGES = {
     "train.clip_grad": Range(0, 1e9, open_low=True),
     "train.grad_accum": whole(1, 1 << 20),
     "train.ema": SHARE,
+    "train.loss_every": whole(1, 64),
     "train.cache_crop": SHARE,
     "train.validate_every": COUNT,
     "train.save_every": COUNT,

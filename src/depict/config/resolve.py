@@ -150,8 +150,14 @@ def check_combinations(config: Config) -> None:
     train, (smallest, largest) = config.train, config.data.scale_range
     if smallest > largest:
         raise UserError(f"--data.scale-range must be the smallest and the largest factor, not {smallest} {largest}.")
-    if decoder_class(config.decoder.name).owns_loss and (train.loss != "ce" or train.class_weights != "none"):
-        raise UserError(f"the decoder '{config.decoder.name}' has a loss of its own: omit --loss and --class-weights.")
+    if decoder_class(config.decoder.name).owns_loss and (train.loss, train.class_weights, train.loss_every) != (
+        "ce",
+        "none",
+        1,
+    ):
+        raise UserError(
+            f"the decoder '{config.decoder.name}' has a loss of its own: omit --loss, --loss-every and --class-weights."
+        )
     if train.start == "data" and not config.encoder.freeze:
         raise UserError("--start data needs --freeze-encoder: it fits the classes to tokens that must not change.")
     if train.start == "data" and not starts_from_data(config.decoder):

@@ -167,6 +167,8 @@ class TrainConfig:
     """Decay of an exponential moving average of the weights, which is evaluated and kept."""
     loss: Literal["ce", "ce+dice", "ce+lovasz"] = "ce"
     """Cross-entropy, alone or with soft Dice or Lovász-softmax."""
+    loss_every: int = 1
+    """Compute the loss on every n-th row and column of pixels only, which is faster."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced weights each class by the median class frequency divided by its own."""
     init: Annotated[str | None, flag("the encoder's weights", "RUN")] = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from depict.config.resolve import resolve
 from depict.devices import best_device
 from depict.errors import UserError
-from depict.evaluation import Result, evaluate, evaluation_record, sliding_window_for
+from depict.evaluation import Result, evaluate, evaluation_record, sliding_window_for, validation_window_for
 from depict.io.files import write_json
 from depict.io.yaml import to_dict, write_yaml
 from depict.runs import load, lock_run
@@ -54,7 +54,7 @@ def _evaluate(cell: Cell, out: Path, name: str, validated: Result | None = None)
     validation = resolve(cell.config).validation
     model = load(cell.folder(out)).to(cell.config.train.device or best_device())
     sliding = sliding_window_for(model, validation, multiscale=name == EVALUATION_MULTISCALE)
-    if validated is None or validation.recipe.stride:  # a published stride is that of validations only
+    if validated is None or sliding != validation_window_for(model, validation):
         with WindowCache(model) if cell.config.train.cache_features else contextlib.nullcontext() as windows:
             predictor = model.predictor(sliding, network=windows.network(model) if windows else None)
             validated = evaluate(predictor, validation, progress=True)

@@ -30,7 +30,7 @@ from depict.data.fingerprint import fingerprint
 from depict.data.loading import Batch, Schedule, training_batches
 from depict.data.transforms import Augmentation
 from depict.errors import UserError
-from depict.evaluation import Result, evaluate, few_images_warning, sliding_window_for
+from depict.evaluation import Result, evaluate, few_images_warning, validation_window_for
 from depict.model import SegmentationModel
 from depict.runs import CURVES, LAST, PREVIEW, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
@@ -250,9 +250,11 @@ class Trainer:
         inputs, labels = self._inputs(batch)
         grid = (batch.grid,) if isinstance(batch, FeatureBatch) else ()
         full_size = {} if grid else {"full_size": False}
-        valid = labels[labels != IGNORE]
-        pixels = valid.numel() if self.class_weights is None else float(self.class_weights[valid.long()].sum())
-        all_pixels = max(global_sum(self.accelerator, pixels), 1.0)
+        pixels = losses.every_nth_pixel(self.settings.loss_every)
+        seen = labels[:, pixels[0], pixels[1]]
+        valid = seen[seen != IGNORE]
+        weight = valid.numel() if self.class_weights is None else float(self.class_weights[valid.long()].sum())
+        all_pixels = max(global_sum(self.accelerator, weight), 1.0)
         all_images = max(global_sum(self.accelerator, len(batch.indices)), 1.0)
         pieces = list(zip(*(t.chunk(self.settings.grad_accum) for t in (inputs, labels)), strict=True))
         total = torch.zeros((), device=labels.device)
@@ -260,19 +262,19 @@ class Trainer:
             last = number == len(pieces)
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.network):
                 outputs = self.network(part, *grid, **full_size)
-                loss = self._loss(outputs, targets, all_pixels, len(part) / all_images)
+                loss = self._loss(outputs, targets, pixels, all_pixels, len(part) / all_images)
                 total += loss.detach()
                 # Processes average their gradients; times their number, that is the sum.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
         return float(total)
 
-    def _loss(self, outputs: Any, labels: Tensor, all_pixels: float, share: float) -> Tensor:
+    def _loss(self, outputs: Any, labels: Tensor, pixels: losses.Pixels, all_pixels: float, share: float) -> Tensor:
         """What a piece adds to the loss of the whole step, of whose images it has this share."""
         model = self.model
         if model.decoder.owns_loss:
             return model.decoder.loss(outputs, labels, model.multiple) * share
-        loss = losses.cross_entropy(outputs, labels, model.multiple, self.class_weights)[0] / all_pixels
-        return loss + self.extra_loss(outputs, labels, model.multiple) * share if self.extra_loss else loss
+        loss = losses.cross_entropy(outputs, labels, model.multiple, self.class_weights, pixels)[0] / all_pixels
+        return loss + self.extra_loss(outputs, labels, model.multiple, pixels) * share if self.extra_loss else loss
 
     def _inputs(self, batch: Batch | FeatureBatch) -> tuple[Tensor, Tensor]:
         """Images or features, and labels, on the device; an empty share becomes one image without labels."""
@@ -291,10 +293,8 @@ class Trainer:
             return None
         model, progress = self._averaged_model(), self.progress
         share_buffers(self.accelerator, model)
-        published = self.validation.recipe.stride
-        stride = published and min(published, *model.image_size)
         network = self.windows.network(model) if self.windows else None
-        predictor = model.predictor(sliding_window_for(model, self.validation, stride=stride), network=network)
+        predictor = model.predictor(validation_window_for(model, self.validation), network=network)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         preview = Preview(self.validation)
         result = evaluate(predictor, self.validation, rank, world, watch=preview.watch)

@@ -5,6 +5,9 @@ labels (B, H, W). With many classes that volume needs more memory than the rest 
 is computed in bands of rows (`inference/resample.py`), and its gradient in the same pass: only the
 gradient of the low-resolution masks is kept for the backward pass. Values and gradients equal those
 of the direct computation, to rounding.
+
+`pixels` restricts a loss to some rows and columns of the labels. Only there are masks upsampled, so the
+cost falls with the square of their distance.
 """
 
 from __future__ import annotations
@@ -29,10 +32,21 @@ if TYPE_CHECKING:
 # Bytes of upsampled logits in a band, and of column-interpolated masks in a group of images.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
 CPU_GROUP, GPU_GROUP = 16 << 20, 512 << 20
+Pixels = tuple[slice, slice]
+"""The rows and columns of the labels that a loss looks at."""
+ALL: Pixels = (slice(None), slice(None))
+
+
+def every_nth_pixel(step: int) -> Pixels:
+    """Every `step`-th row and column, from a random first one: over many draws, all pixels count the same."""
+    if step == 1:
+        return ALL  # nothing to draw: dropout keeps its random numbers
+    first = torch.randint(step, (2,)).tolist()
+    return slice(first[0], None, step), slice(first[1], None, step)
 
 
 def cross_entropy(
-    masks: Tensor, labels: Tensor, multiple: tuple[int, int], weight: Tensor | None = None
+    masks: Tensor, labels: Tensor, multiple: tuple[int, int], weight: Tensor | None = None, pixels: Pixels = ALL
 ) -> tuple[Tensor, Tensor]:
     """Sum of the (weighted) cross-entropy over valid pixels, and the sum of their weights (without weights: count).
 
@@ -40,7 +54,7 @@ def cross_entropy(
     weight (C,). total / count is F.cross_entropy of the upsampled masks; over several processes,
     divide by the global count.
     """
-    volume = _Volume(masks, labels, multiple)
+    volume = _Volume(masks, labels, multiple, pixels)
     with _exactly(masks):
         total, count = volume.masks.new_zeros(2)
         weight = volume.masks.new_ones(masks.shape[1]) if weight is None else weight.to(volume.masks)
@@ -70,13 +84,13 @@ def plain_loss(model: SegmentationModel, outputs: Any, labels: Tensor) -> Tensor
     return total / count
 
 
-def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
+def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> Tensor:
     """Soft Dice loss over the batch: the mean, over the classes in the labels, of 1 - 2 sum(p y) / sum(p + y).
 
     p are the probabilities, y the one-hot labels, sums over the batch's valid pixels. Arguments as
     for cross_entropy.
     """
-    volume = _Volume(masks, labels, multiple)
+    volume = _Volume(masks, labels, multiple, pixels)
     with _exactly(masks):
         hit, size = volume.masks.new_zeros(2, masks.shape[1])
         for _, logits, targets, valid in volume.bands():
@@ -99,13 +113,14 @@ def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
     return volume.differentiable(total)
 
 
-def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
+def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
     Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any
     number of classes.
     """
-    volume = _Volume(masks, labels, multiple)
+    volume = _Volume(masks, labels, multiple, pixels)
+    labels = volume.labels
     with _exactly(masks):
         valid = labels != IGNORE
         normalizer, mean = volume.masks.new_zeros(2, *labels.shape)
@@ -155,13 +170,18 @@ def _exactly(masks: Tensor) -> Iterator[None]:
 
 
 class _Volume:
-    """The upsampled masks (B, C, H, W) of a loss, in bands, and the gradient of the masks that were given."""
+    """The upsampled masks (B, C, H, W) of a loss, in bands, and the gradient of the masks that were given.
 
-    def __init__(self, masks: Tensor, labels: Tensor, multiple: tuple[int, int]) -> None:
+    H and W are the chosen rows and columns of the labels.
+    """
+
+    def __init__(self, masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> None:
         if masks.ndim != 4 or labels.ndim != 3 or len(masks) != len(labels):
             shapes = f"{tuple(masks.shape)} and {tuple(labels.shape)}"
             raise UserError(f"masks must be (B, C, h, w) and labels (B, H, W), not {shapes}.")
         batch, classes, low_height, low_width = masks.shape
+        height, width = labels.shape[1:]
+        labels = labels[:, pixels[0], pixels[1]]
         wrong = (labels != IGNORE) & ((labels < 0) | (labels >= classes))
         if wrong.any():
             values = labels[wrong].unique().tolist()
@@ -169,15 +189,15 @@ class _Volume:
         self.given, self.labels = masks, labels
         self.masks = masks.detach().to(torch.promote_types(masks.dtype, torch.float32))
         self.gradient = torch.zeros_like(self.masks) if masks.requires_grad and torch.is_grad_enabled() else None
-        height, width = labels.shape[1:]
         padded = padded_size((height, width), multiple)
         if low_height > padded[0] or low_width > padded[1]:
             raise UserError(f"masks of {low_height} x {low_width} are larger than their labels, {height} x {width}.")
         dtype = np.float64 if self.masks.dtype == torch.float64 else np.float32
-        self.rows = bilinear(low_height, padded[0], dtype)[:height]
-        self.columns = self._matrix(bilinear(low_width, padded[1], dtype)[:width], low_width)
+        self.rows = bilinear(low_height, padded[0], dtype)[:height][pixels[0]]
+        self.row_matrix = self._matrix(self.rows, low_height)
+        self.columns = self._matrix(bilinear(low_width, padded[1], dtype)[:width][pixels[1]], low_width)
         on_cpu = masks.device.type == "cpu"
-        row = classes * width * self.masks.element_size()
+        row = classes * len(self.columns) * self.masks.element_size()
         self.group = min(batch, max(1, (CPU_GROUP if on_cpu else GPU_GROUP) // (low_height * row)))
         self.band = max(1, (CPU_BAND if on_cpu else GPU_BAND) // (self.group * row))
 
@@ -202,9 +222,8 @@ class _Volume:
             buffer = values.new_empty(self.band, *values.shape[1:])
             labels = self.labels[first:last].transpose(0, 1).unsqueeze(2)
             for start, stop in bands(len(labels), self.band):
-                used, weights = self.rows.block(start, stop)
-                low = slice(int(used[0]), int(used[-1]) + 1)  # contiguous: upsampling skips no row
-                matrix = values.new_tensor(weights)
+                low = slice(int(self.rows.indices[start].min()), int(self.rows.indices[stop - 1].max()) + 1)
+                matrix = self.row_matrix[start:stop, low]
                 logits = buffer[: stop - start]
                 torch.mm(matrix, values[low].flatten(1), out=logits.flatten(1))
                 targets = labels[start:stop].long()
@@ -217,12 +236,12 @@ class _Volume:
 
     def upsampled(self, index: int) -> Tensor:
         """One class at all pixels, (B, H, W)."""
-        return self._matrix(self.rows, self.masks.shape[2]) @ self.masks[:, index] @ self.columns.T
+        return self.row_matrix @ self.masks[:, index] @ self.columns.T
 
     def add_gradient(self, index: int, gradient: Tensor) -> None:
         """Add the gradient (B, H, W) of one class's upsampled mask."""
         assert self.gradient is not None
-        self.gradient[:, index] += self._matrix(self.rows, self.masks.shape[2]).T @ gradient @ self.columns
+        self.gradient[:, index] += self.row_matrix.T @ gradient @ self.columns
 
     def present(self) -> Tensor:
         """Which classes are in the labels, (C,)."""
