@@ -111,7 +111,7 @@ def test_only_the_best_cell_is_evaluated_at_several_scales(finished):
 )
 def test_the_evaluation_of_a_cell_is_that_of_its_kept_model(settings, tmp_path, monkeypatch, epochs, rate, stride):
     folder_class = dataset_class("folder")
-    monkeypatch.setattr(folder_class, "recipe", dataclasses.replace(folder_class.recipe, stride=stride))
+    monkeypatch.setattr(folder_class, "recipe", dataclasses.replace(folder_class.recipe, stride=stride, crop=16))
     config = settings(epochs=epochs, lr=rate)
     running.run(open_study(tmp_path, "decoders", config, decoders=("depict_sa",)), tmp_path)
     folder = tmp_path / "cells" / "depict_sa_seed0"

@@ -95,12 +95,12 @@ def test_pieces_of_a_step_give_the_same_losses(pictures, tmp_path, plain, pieces
 
 @pytest.mark.parametrize(
     ("published", "size", "stride"),
-    [(24, 32, (24, 24)), (24, 16, (16, 16)), (24, (40, 16), (16, 16)), (512, 32, (32, 32)), (None, 32, (16, 16))],
+    [(24, 32, (24, 24)), (24, (40, 32), (24, 24)), (24, 16, (8, 8)), (24, (40, 16), (20, 8)), (None, 32, (16, 16))],
 )
-def test_validation_uses_the_published_stride_or_a_smaller_crop(
+def test_validation_uses_the_published_stride_if_the_window_is_as_large_as_the_published_crop(
     pictures, tmp_path, monkeypatch, published, size, stride
 ):
-    monkeypatch.setattr(Folder, "recipe", dataclasses.replace(Folder.recipe, stride=published))
+    monkeypatch.setattr(Folder, "recipe", dataclasses.replace(Folder.recipe, stride=published, crop=32))
     windows, evaluate = [], loop.evaluate
     monkeypatch.setattr(
         loop, "evaluate", lambda p, *more, **named: windows.append(p.sliding) or evaluate(p, *more, **named)

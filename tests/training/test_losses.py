@@ -64,8 +64,8 @@ def plain_lovasz(masks, labels, patch=PATCH):
     return torch.stack(terms).mean()
 
 
-def ours(masks, labels, patch=PATCH, weight=None):
-    total, count = cross_entropy(masks, labels, patch, weight)
+def ours(masks, labels, patch=PATCH, weight=None, pixels=losses.ALL):
+    total, count = cross_entropy(masks, labels, patch, weight, pixels)
     return total / count
 
 
@@ -93,6 +93,30 @@ def test_value_and_gradient_are_those_of_the_plain_way(lean, plain, band, height
         lean_loss, plain_loss = lean(masks, labels, patch), plain(masks, labels, patch)
         torch.testing.assert_close(lean_loss, plain_loss, atol=1e-12, rtol=1e-9)
         torch.testing.assert_close(gradient(lean_loss, masks), gradient(plain_loss, masks), atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("lean", "plain"), PAIRS)
+@given(step=st.integers(1, 9), first=st.tuples(st.integers(0, 8), st.integers(0, 8)), seed=st.integers(0, 9))
+def test_a_loss_of_some_pixels_is_that_of_labels_ignored_elsewhere(lean, plain, step, first, seed):
+    masks, labels = example(seed=seed)
+    labels[0, first[0] % step, first[1] % step] = 1  # at least one valid pixel
+    pixels = slice(first[0] % step, None, step), slice(first[1] % step, None, step)
+    elsewhere = torch.full_like(labels, 255)
+    elsewhere[:, pixels[0], pixels[1]] = labels[:, pixels[0], pixels[1]]
+    lean_loss, plain_loss = lean(masks, labels, PATCH, pixels=pixels), plain(masks, elsewhere)
+    torch.testing.assert_close(lean_loss, plain_loss, atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(gradient(lean_loss, masks), gradient(plain_loss, masks), atol=1e-12, rtol=1e-9)
+
+
+def test_pixels_are_drawn_so_that_all_come_up():
+    torch.manual_seed(0)
+    counts = torch.zeros(6, 9)
+    for _ in range(400):
+        rows, columns = losses.every_nth_pixel(3)
+        counts[rows, columns] += 1
+    assert counts.sum() == 400 * 2 * 3
+    assert counts.min() > 0
+    assert losses.every_nth_pixel(1) == losses.ALL
 
 
 @pytest.mark.parametrize(("lean", "plain"), PAIRS)

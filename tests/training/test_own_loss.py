@@ -89,9 +89,9 @@ def test_it_trains_from_cached_features(pictures, tmp_path, monkeypatch, crop):
     assert all(tensor.isfinite().all() for tensor in trained.values())
 
 
-@pytest.mark.parametrize("setting", [{"loss": "ce+dice"}, {"class_weights": "balanced"}])
+@pytest.mark.parametrize("setting", [{"loss": "ce+dice"}, {"class_weights": "balanced"}, {"loss_every": 2}])
 def test_pixel_losses_are_refused(pictures, tmp_path, setting):
-    with pytest.raises(UserError, match="'depict_mask' has a loss of its own: omit --loss and --class-weights"):
+    with pytest.raises(UserError, match="'depict_mask' has a loss of its own: omit --loss, --loss-every and"):
         train(config(pictures, **setting), tmp_path)
 
 

@@ -1,0 +1,156 @@
+"""What helps a white-box decoder: variants of DEPICT-US that differ from it in one thing, trained side by side.
+
+    python benchmarks/levers.py --out DIR --data ade20k --root ADE20K --freeze-encoder --cache-features \\
+        --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled us_principal
+
+A study of `depict study decoders` with more decoders. Each is `depict_us` with one change that the theory suggests:
+
+    us_orthonormal  the basis of each head is kept orthonormal, as the derivation assumes
+    us_compress     step sizes keep their negative sign, so that every step lowers the coding rate
+    us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
+    us_principal    bases start as the principal directions of the normalized tokens; needs --start data
+
+They are here and not in the package because none of them paid (docs/ade20k.md).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
+
+from depict.commands import study
+from depict.decoders import register_decoder
+from depict.decoders.depict import DepictUS
+from depict.decoders.heads import Head, unit
+from depict.errors import UserError
+from depict.operators import SubspaceAttention
+from depict.training import loop
+from depict.training.start import IMAGES, start_from_data
+
+
+class OrthonormalRows(nn.Module):
+    """The rows of every head, orthonormalized: (K, D) -> (K, D)."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, P: Tensor) -> Tensor:
+        """P with orthonormal rows in every head."""
+        return torch.linalg.qr(P.unflatten(0, (self.heads, -1)).mT).Q.mT.flatten(0, 1)
+
+
+class Negative(nn.Module):
+    """A number that stays below 0."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        """-log(1 + e^value)."""
+        return -F.softplus(value)
+
+    def right_inverse(self, step: Tensor) -> Tensor:
+        """The value of a given step."""
+        return torch.expm1(-step).log()
+
+
+class ScaledCosineHead(Head):
+    """s_c cos(z, q_c) + b_c: a scale for each class instead of a norm over the classes."""
+
+    def __init__(self, num_classes: int, scale: float = 10.0):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((num_classes,), scale))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, Z: Tensor, Q: Tensor) -> Tensor:
+        """Logits (B, N, C)."""
+        return self.scale * (unit(Z) @ unit(Q).mT) + self.bias
+
+    def multiply_adds(self, N: int, D: int) -> int:
+        """One product."""
+        return N * len(self.bias) * D
+
+
+def operators(decoder: nn.Module) -> list[SubspaceAttention]:
+    """The operators of all layers."""
+    return [part for part in decoder.modules() if isinstance(part, SubspaceAttention)]
+
+
+class Orthonormal(DepictUS):
+    """Orthonormal bases."""
+
+    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int = 3, head_dim: int = 100):
+        super().__init__(dim, num_classes, layers, heads, head_dim)
+        for operator in operators(self):
+            register_parametrization(operator, "P", OrthonormalRows(heads))
+
+
+class Compress(DepictUS):
+    """Steps that only compress."""
+
+    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int = 3, head_dim: int = 100):
+        super().__init__(dim, num_classes, layers, heads, head_dim)
+        for operator in operators(self):
+            register_parametrization(operator, "step_size", Negative())
+
+
+class Scaled(DepictUS):
+    """The cosine, scaled class by class."""
+
+    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int = 3, head_dim: int = 100):
+        super().__init__(dim, num_classes, layers, heads, head_dim)
+        self.head = ScaledCosineHead(num_classes)
+
+
+class Principal(DepictUS):
+    """Bases that start as principal directions, dealt to the heads in turn."""
+
+    @torch.no_grad()
+    def start_bases(self, tokens: Iterable[Tensor]) -> None:
+        """Set all bases from the tokens (B, N, D) that enter the decoder."""
+        norm = self.layers[0].norm
+        covariance = sum((flat := norm(Z).flatten(0, 1)).mT @ flat for Z in tokens)
+        assert isinstance(covariance, Tensor)
+        directions = torch.linalg.eigh(covariance).eigenvectors.flip(1).mT
+        for operator in operators(self):
+            rows = operator.P.unflatten(0, (operator.heads, -1))
+            for head in range(operator.heads):
+                own = directions[head :: operator.heads][: rows.shape[1]]
+                rows[head, : len(own)] = own
+
+
+def start(model: Any, network: Any, batches: Iterable[Any], progress: bool = True) -> str:
+    """`start_from_data`, and the bases of `us_principal`."""
+    size = 0
+    kept = []
+    for batch in batches:
+        kept.append(batch)
+        size += len(batch.indices)
+        if size >= IMAGES:
+            break
+    if isinstance(model.decoder, Principal):
+        model.decoder.start_bases(batch.tokens for batch in kept)
+    return start_from_data(model, network, kept, progress)
+
+
+def main() -> int:
+    for name, decoder in (
+        ("us_orthonormal", Orthonormal),
+        ("us_compress", Compress),
+        ("us_scaled", Scaled),
+        ("us_principal", Principal),
+    ):
+        register_decoder(name, decoder)
+    loop.start_from_data = start
+    return study.run(["decoders", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"levers: {error}")
