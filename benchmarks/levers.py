@@ -32,10 +32,11 @@ from depict.errors import UserError
 from depict.operators import SubspaceAttention
 from depict.training import loop
 from depict.training.start import IMAGES, start_from_data
+from depict.training.stopping import InterruptedTraining
 
 
 class OrthonormalRows(nn.Module):
-    """The rows of every head, orthonormalized: (K, D) -> (K, D)."""
+    """The rows of every head, orthonormalized: (K, D) -> (K, D). If there are more rows than columns, the columns."""
 
     def __init__(self, heads: int):
         super().__init__()
@@ -43,7 +44,9 @@ class OrthonormalRows(nn.Module):
 
     def forward(self, P: Tensor) -> Tensor:
         """P with orthonormal rows in every head."""
-        return torch.linalg.qr(P.unflatten(0, (self.heads, -1)).mT).Q.mT.flatten(0, 1)
+        bases = P.unflatten(0, (self.heads, -1))
+        wide = bases.shape[1] <= bases.shape[2]
+        return (torch.linalg.qr(bases.mT).Q.mT if wide else torch.linalg.qr(bases).Q).flatten(0, 1)
 
 
 class Negative(nn.Module):
@@ -152,5 +155,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except UserError as error:
+    except (UserError, InterruptedTraining) as error:
         sys.exit(f"levers: {error}")
