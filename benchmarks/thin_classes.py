@@ -12,7 +12,7 @@ No model is involved. For each class, its share of the labeled pixels and the Io
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
 from typing import Annotated
 
 import numpy as np
@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depict.config.flags import flag, parse_and_call
+from depict.config.flags import DataRoot, flag, parse_and_call
 from depict.data import create_dataset
 from depict.data.dataset import IGNORE
+from depict.errors import UserError
 from depict.studies.tables import markdown_table
 from depict.terminal import progress_bar, say_text
 
@@ -58,7 +59,7 @@ def thicker(truth: Tensor, index: int) -> tuple[int, int]:
 
 def main(
     data: Annotated[str, flag(metavar="NAME")],
-    root: Annotated[Path, flag(metavar="DIR")],
+    root: DataRoot = None,
     strides: tuple[int, ...] = (16, 8, 4),
 ) -> int:
     """Compare the ground truth of the validation images with coarser, shifted and thicker copies of it.
@@ -91,6 +92,7 @@ def main(
 
 
 if __name__ == "__main__":
-    import sys
-
-    sys.exit(parse_and_call(main, "benchmarks/thin_classes.py", sys.argv[1:]))
+    try:
+        sys.exit(parse_and_call(main, "benchmarks/thin_classes.py", sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"thin_classes: {error}")

@@ -10,6 +10,9 @@ from conftest import REPOSITORY
 
 SMALL = {
     "denormals": "",
+    "levers": "--out study --data scenes --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.dim 64 "
+    "--encoder.depth 1 --image-size 64 --freeze-encoder --cache-features --data.every 64 --data.holdout 0.25 "
+    "--epochs 1 --batch 4 --device cpu --decoders us_orthonormal us_compress us_scaled us_principal,start=data",
     "inference": "--only resized --size 64 --rounds 1",
     "loading": "--images 4 --batches 2",
     "loss": "--classes 3 --side 64 --batch 1 --repeats 1",
@@ -18,6 +21,7 @@ SMALL = {
     "operators": "--most 256",
     "rendering": "--classes 3",
     "segmenting": "--encoder vit_tiny_patch16_224 --count 2 --classes 3",
+    "thin_classes": "--data scenes --strides 8",
     "training_step": "--side 64 --batch 1 --classes 3 --steps 2",
 }
 ELSEWHERE = {"attack", "peers", "serving"}
@@ -37,5 +41,6 @@ def test_every_benchmark_is_run_by_a_test():
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_runs(name, tmp_path):
     command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *SMALL[name].split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ)
+    environment = os.environ | {"DEPICT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
