@@ -21,7 +21,7 @@ from depict.runs import WEIGHTS, save_config, save_tensors
 from depict.studies.tables import markdown_table
 
 MODELS = Path(depict.__file__).parent / "models"
-KEPT = ("data", "split", "images", "protocol", "miou", "macc", "aacc", "boundary_iou", "classes")
+KEPT = ("data", "split", "protocol", "miou", "macc", "aacc", "boundary_iou", "classes")
 CARD, TITLE = "README.md", "## IoU of every class"
 LIMIT = 15e6
 """Bytes of the weights, at most."""
@@ -48,7 +48,8 @@ def main() -> None:
         raise SystemExit(f"{folder / WEIGHTS} has {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}")
     if options.evaluation:
         evaluation = read_json(options.evaluation, "evaluate again")
-        write_json(folder / "evaluation.json", {key: evaluation[key] for key in KEPT if key in evaluation})
+        kept = {key: evaluation[key] for key in KEPT}
+        write_json(folder / "evaluation.json", kept | {"images": len(evaluation["images"])})
         text = (folder / CARD).read_text(encoding="utf-8").split(TITLE)[0]
         write_text(folder / CARD, f"{text}{TITLE}\n\n{class_table(evaluation['classes'])}\n")
     print(f"{folder}: {size / 1e6:.1f} MB")

@@ -79,9 +79,9 @@ def save(model: SegmentationModel, run: str | Path) -> None:
 
 
 def load(run: str | Path, last: bool = False) -> SegmentationModel:
-    """Return the model of a run folder or of `hf-hub:user/name`, in evaluation mode on the CPU.
+    """Return the model of a run folder, a shipped one by its name, or that of `hf-hub:user/name`.
 
-    Its weights are the best ones by validation, or those after the `last` step.
+    It is in evaluation mode, on the CPU. Its weights are the best ones by validation, or those after the `last` step.
     """
     folder = local_run(run)
     config, classes = read_run(folder)

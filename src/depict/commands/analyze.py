@@ -41,7 +41,7 @@ def main(
         depict analyze runs/mine --out inside --pictures holiday
 
     Args:
-        runs: Run folders, or hf-hub:user/name.
+        runs: Run folders, shipped models, or hf-hub:user/name.
         out: Folder for report.html and, for each run, RUN/ANALYSIS.json, RUN/ANALYSIS_TABLE.csv and
             RUN/ANALYSIS_FIGURE.png and .svg. Other files in it are not touched.
         data: Data set whose validation images are used.

@@ -34,7 +34,7 @@ def main(
         depict attention runs/mine photo.jpg --part encoder --layer 12
 
     Args:
-        run: A run folder, or hf-hub:user/name.
+        run: A run folder, a shipped model such as depict-ade20k, or hf-hub:user/name.
         image: The picture.
         layer: Layer, counted from 1.
         head: Head, counted from 1.

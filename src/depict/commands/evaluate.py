@@ -47,7 +47,8 @@ def main(
         depict evaluate runs/mine --data folder --root other-photos
 
     Args:
-        run: A run folder, or hf-hub:user/name (the results then go to the current folder).
+        run: A run folder, a shipped model such as depict-ade20k, or hf-hub:user/name. The
+            results of the last two go to the current folder.
         data: Data set to evaluate on.
         root: Its folder.
         split: Split to evaluate.

@@ -37,7 +37,7 @@ def main(
         depict export runs/mine mine-int8.onnx --int8 --images 50
 
     Args:
-        run: A run folder, or hf-hub:user/name.
+        run: A run folder, a shipped model such as depict-ade20k, or hf-hub:user/name.
         file: The file to write.
         dynamic: Allow any height and width, not only those of the window.
         batch: Fixed batch size.

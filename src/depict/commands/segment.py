@@ -57,14 +57,15 @@ def main(
     are split among the processes.
 
     Examples:
-        depict segment runs/mine photo.jpg --out out
+        depict segment depict-ade20k photo.jpg --out out
         depict segment runs/mine holiday/ 'frames/*.png' clip.mp4 --out out
         depict segment mine.onnx holiday/ --out out --classes sky,road
         depict segment runs/mine unlabeled/ --out out --sort confidence --sheet
         depict segment runs/mine orthophoto.tif --out out --tile 1024 --polygons
 
     Args:
-        model: A run folder, hf-hub:user/name, or a file from `depict export` (.onnx, which needs no torch).
+        model: A run folder, a shipped model such as depict-ade20k, hf-hub:user/name, or a file from
+            `depict export` (.onnx, which needs no torch).
         pictures: Files, folders (searched recursively) and patterns such as 'frames/*.png'. A video is read frame by
             frame if it is named itself (needs the extra `video`).
         out: Folder for labels/NAME.png, overlays/NAME.png, summary.json and what other flags ask for. NAME is the path

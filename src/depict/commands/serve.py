@@ -38,8 +38,8 @@ def main(
         depict serve mine.onnx --host 0.0.0.0 --port 8080
 
     Args:
-        runs: Run folders, hf-hub:user/name, or files from `depict export` (.onnx: labels only). By default the model
-            that comes with depict, or the run of `depict demo`.
+        runs: Run folders, shipped models, hf-hub:user/name, or files from `depict export` (.onnx: labels only). By
+            default the model that comes with depict, or the run of `depict demo`.
         host: Address to listen at. The default can be reached from this machine only.
         port: Port to listen at; 0 takes a free one.
         root_path: Prefix under which a proxy serves the page, such as /explorer.

@@ -111,7 +111,7 @@ def perturbation(
         depict study perturbation runs/depict_sa runs/segmenter --out DIR
 
     Args:
-        runs: Run folders, or hf-hub:user/name. In later calls only those to add.
+        runs: Run folders, shipped models, or hf-hub:user/name. In later calls only those to add.
         out: Folder of the study.
         seeds: Seeds of the perturbations.
         sigmas: Noise levels.
