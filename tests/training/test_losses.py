@@ -108,6 +108,12 @@ def test_a_loss_of_some_pixels_is_that_of_labels_ignored_elsewhere(lean, plain, 
     torch.testing.assert_close(gradient(lean_loss, masks), gradient(plain_loss, masks), atol=1e-12, rtol=1e-9)
 
 
+@given(st.lists(st.sampled_from([0.0, 1e-30, 0.1, 0.5, 1.0]) | st.floats(0, 1, width=32), max_size=40))
+def test_errors_are_sorted_as_by_a_stable_argsort(values):
+    errors = torch.tensor(values, dtype=torch.float32)
+    assert losses.largest_first(errors).tolist() == errors.argsort(descending=True, stable=True).tolist()
+
+
 def test_pixels_are_drawn_so_that_all_come_up():
     torch.manual_seed(0)
     counts = torch.zeros(6, 9)

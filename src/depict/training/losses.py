@@ -147,13 +147,25 @@ def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pix
 def _lovasz_slope(softmax: Tensor, inside: Tensor) -> Tensor:
     """Slope of the Lovász extension of the Jaccard loss in the probability of a class, all (pixels,)."""
     errors = torch.where(inside, 1 - softmax, softmax)
-    order = errors.argsort(descending=True)
+    order = largest_first(errors)
     hits = inside[order].to(softmax)
     union = hits.sum() + (1 - hits).cumsum(0)
     jaccard = 1 - (hits.sum() - hits.cumsum(0)) / union
     jaccard[1:] -= jaccard[:-1].clone()
     slope = torch.empty_like(softmax).scatter_(0, order, jaccard)
     return torch.where(inside, -slope, slope)
+
+
+def largest_first(errors: Tensor) -> Tensor:
+    """The indices (n,) that sort values (n,) of 0 or more, the largest first, equal ones in their order."""
+    if errors.device.type != "cpu" or errors.dtype != torch.float32 or len(errors) >= 1 << 32:
+        return errors.argsort(descending=True, stable=True)
+    # The bits of a float32 of 0 or more are ordered like its value. With the index in the lower half of a key, numpy's
+    # vectorized sort of integers gives the order several times as fast as torch's argsort.
+    bits = ~errors.clamp(min=0).numpy().view(np.uint32)
+    keys = bits.astype(np.uint64) << np.uint64(32) | np.arange(len(bits), dtype=np.uint64)
+    keys.sort()
+    return torch.from_numpy((keys & np.uint64(0xFFFFFFFF)).astype(np.int64))
 
 
 def _per_class(values: Tensor, targets: Tensor, classes: int) -> Tensor:
