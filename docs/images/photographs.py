@@ -1,9 +1,10 @@
-"""docs/images/photographs.png: photographs and what the shipped model makes of them.
+"""docs/images/photographs.png: photographs, and the labels that the shipped model gives them.
 
     python docs/images/photographs.py FOLDER
 
-FOLDER holds coffee.png (Rachel Michetti), astronaut.png (NASA) and rocket.jpg (SpaceX), as in the folder `skimage/data`
-of scikit-image. All three are free of copyright (CC0 or public domain).
+FOLDER holds china.jpg of scikit-learn (Daniel Büchele, CC BY 2.0), and rocket.jpg (SpaceX) and astronaut.png (NASA) of
+scikit-image, which are in the public domain. They are in the folders `sklearn/datasets/images` and `skimage/data` of
+the installed packages.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import depict
 from depict.viz.overlays import PAPER
 
 MODEL = "depict-ade20k"
-FILES = ("coffee.png", "astronaut.png", "rocket.jpg")
-HEIGHT, GAP = 400, 12
+FILES = ("china.jpg", "rocket.jpg", "astronaut.png")
+HEIGHT, GAP = 320, 10
 
 
 def main(folder: Path) -> None:

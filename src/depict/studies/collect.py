@@ -41,6 +41,8 @@ class Line(TypedDict):
     """Sample standard deviation over the seeds; None for one seed."""
     last_step: float | None
     """Mean mIoU of the last weights."""
+    pixel_accuracy: float | None
+    """Mean over the seeds of the share of pixels that are right."""
     boundary_iou: float | None
     """Mean over the seeds of the mean boundary IoU of the best weights."""
     best: str
@@ -113,6 +115,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
         "mean": statistics.fmean(scores),
         "spread": statistics.stdev(scores) if len(scores) > 1 else None,
         "last_step": _mean(last_scores),
+        "pixel_accuracy": _mean([evaluation["aacc"] for evaluation in evaluations]),
         "boundary_iou": _mean([evaluation["boundary_iou"] for evaluation in evaluations]),
         "best": cells[best].name,
         "classes": {row["name"]: row["iou"] for row in evaluations[best]["classes"]},

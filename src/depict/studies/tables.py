@@ -10,15 +10,16 @@ from depict.studies.collect import TRAINING_SETTINGS, Line, best_line
 from depict.studies.plan import Study
 
 COLUMNS = (
-    *("n", "mIoU %", "boundary IoU %", "last step %", "multi-scale %", "parameters", "GFLOPs", "training", "images/s"),
-    "paper",
+    *("n", "mIoU %", "pixels %", "boundary IoU %", "last step %", "multi-scale %", "parameters", "GFLOPs"),
+    *("training", "images/s", "paper"),
 )
 MAX_CLASS_COLUMNS = 6
 """The IoU of each class is shown for all lines up to this many; beyond, for the best line only."""
 EXPLANATION = (
     "mIoU of the validation images, single-scale, of the best weights by validation: mean ± standard deviation "
-    "over n seeds. Last step: mean mIoU of the last weights. Multi-scale: of the best seed. Parameters and GFLOPs "
-    "(multiply-adds, one window) are those of neck and decoder; training time is without validations."
+    "over n seeds. Pixels: the share that is labeled right. Last step: mean mIoU of the last weights. Multi-scale: of "
+    "the best seed. Parameters and GFLOPs (multiply-adds, one window) are those of neck and decoder; training time is "
+    "without validations."
 )
 PAPER_EXPLANATION = "Paper: printed for ADE20K, fine-tuned at 512 pixels, not for the data and settings of this study."
 
@@ -74,6 +75,7 @@ def _cells(line: Line) -> list[str]:
         line["label"],
         f"{len(line['seeds'])}",
         mean_and_spread(line["mean"], line["spread"]),
+        _percent(line["pixel_accuracy"]),
         _percent(line["boundary_iou"]),
         _percent(line["last_step"]),
         _percent(line["multiscale"]),
