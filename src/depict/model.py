@@ -152,6 +152,14 @@ class SegmentationModel(nn.Module):
             return stem + [f"block {block}" for block in self.config.encoder.blocks]
         return stem + [f"stride {height}" for height, _ in self.encoder.strides]
 
+    @property
+    def neck_summary(self) -> str:
+        """The levels, the tokens that the neck makes of them and their stride, in words; empty without a neck."""
+        if self.neck is None:
+            return ""
+        levels = ", ".join(self.level_names)
+        return f"{levels} to tokens of {self.neck.dim} dimensions at stride {self.stride[0]}"
+
     def head(self) -> nn.Module:
         """What follows the encoder, as a module of its own: the masks of `features`."""
         return Head(self) if self.neck or isinstance(self.decoder, LevelDecoder) else self.decoder

@@ -13,9 +13,10 @@ from depict.analysis.attention import attention_maps
 from depict.config.schema import Config, DecoderConfig, EncoderConfig
 from depict.errors import UserError
 from depict.inference.sliding import Layout
-from depict.model import SegmentationModel
+from depict.model import SegmentationModel, create_model
 
 CLASSES = ("sky", "road", "car")
+CONVOLUTIONS = "test_efficientnet"
 
 
 def model(decoder: str = "depict_sa", encoder: str = "vit_tiny_patch16_224", **options) -> SegmentationModel:
@@ -165,6 +166,51 @@ def test_what_cannot_be_shown_is_an_error_of_one_line(options, message):
     assert message in str(caught.value)
 
 
-def test_a_decoder_without_attention_is_an_error_of_one_line():
-    with pytest.raises(UserError, match="the decoder 'linear' has no attention; try --part encoder"):
-        attention_maps(model("linear"), picture(), class_name="car")
+@pytest.mark.parametrize(
+    ("decoder", "encoder", "stride", "options", "message"),
+    [
+        ("linear", "test_vit", 16, {"at": (0, 0)}, "the decoder 'linear' has no attention on .*; try --part encoder"),
+        ("depict_us", "test_vit", 8, {"part": "encoder"}, "the encoder 'test_vit' has no .*; try --part decoder"),
+        ("depict_us", CONVOLUTIONS, 4, {"part": "encoder"}, "'test_efficientnet' has no .*; try --part decoder"),
+        ("depict_us", CONVOLUTIONS, 4, {}, "needs a query: give --class NAME or --at X,Y.$"),
+        ("linear", CONVOLUTIONS, 4, {"at": (0, 0)}, "and neither has the encoder 'test_efficientnet'.$"),
+        ("linear", CONVOLUTIONS, 4, {"part": "encoder"}, "and neither has the decoder 'linear'.$"),
+    ],
+)
+def test_advice_names_only_parts_that_have_attention_on_the_grid_of_the_masks(
+    decoder, encoder, stride, options, message
+):
+    net = create_model(decoder, encoder, classes=CLASSES, image_size=32, stride=stride)
+    with pytest.raises(UserError, match=message):
+        attention_maps(net, picture(), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "query"),
+    [
+        ("depict_us", {}, {"at": (69, 39)}),
+        ("depict_sa", {"operator": "exact"}, {"class_name": "car"}),
+        ("cbt", {}, {"at": (69, 39)}),
+    ],
+)
+def test_behind_a_neck_the_maps_are_on_the_grid_of_the_masks(name, options, query):
+    net = create_model(
+        name,
+        CONVOLUTIONS,
+        classes=CLASSES,
+        image_size=32,
+        stride=4,
+        neck_dim=16,
+        layers=1,
+        heads=2,
+        head_dim=8,
+        **options,
+    )
+    maps, cells = attention_maps(net, picture(), **query)
+    step = next(step for step in net.unroll(picture(), attention=True).steps if step.attention is not None)
+    assert cells == (40 / 4, 70 / 4)
+    row = 16 * 24 + 2 if "class_name" in query else 9 * 24 + 17
+    assert [each.values.shape for each in maps] == [(16, 24)] * 2  # padded to 64 x 96 pixels
+    for each in maps:
+        expected = step.attention[0, each.head - 1, row, : 16 * 24].reshape(16, 24)
+        np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-5)

@@ -33,7 +33,7 @@ from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
 from depict.evaluation import confusion_matrix, evaluate, sliding_window_for
 from depict.operators import SubspaceAttention
-from support.tiny_model import tiny_model
+from support.tiny_model import tiny_model, tiny_neck_model
 
 ATTENTIVE = ["depict_sa", "depict_ca", "depict_us", "cbt", "segmenter"]
 
@@ -202,6 +202,23 @@ def test_the_encoder_runs_once_for_all_decoders():
     first = len(calls)
     model.predict(image)
     assert len(calls) == 2 * first
+
+
+@pytest.mark.parametrize("name", ["depict_us", "depict_sa", "cbt"])
+def test_behind_a_neck_only_the_decoder_is_perturbed(name):
+    model = tiny_neck_model(name)
+    before = copy.deepcopy(model.state_dict())
+    tokens = []
+    model.neck.register_forward_hook(lambda _, __, output: tokens.append(output))
+    tally = Tally(model, [Change(NONE), Change(ROTATE, 0), Change(NOISE, 0, 0.5)])
+    tally.add(*Scenes(None, "val").read(0), model.sliding_window(full_image=True))
+    assert len(tokens) == 1  # one for all decoders
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    with torch.inference_mode():
+        own, rotated, noisy = (changed(tokens[0], (16, 16)) for changed in tally.decoders.values())
+        assert torch.equal(own, model.decoder(tokens[0], (16, 16)))
+    torch.testing.assert_close(rotated, own, rtol=0, atol=1e-4)
+    assert (noisy - own).abs().max() > 0.1
 
 
 def test_the_unperturbed_score_is_that_of_evaluate():

@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+import depict
 from depict.analysis.base import Result
 from depict.analysis.report import (
     RunReport,
@@ -32,7 +33,7 @@ from depict.data import create_dataset
 from depict.segment.inputs import find_inputs
 from depict.viz import page as viz_page
 from support.browser import CONTRAST
-from support.tiny_model import tiny_model
+from support.tiny_model import tiny_model, tiny_neck_model
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'apostrophes'"
 RUNS = ("depict_sa_seed0", "a run's name, with_a_very_long_and_unbroken_word_in_it <b>", "segmenter")
@@ -117,6 +118,16 @@ def test_every_analysis_of_every_decoder_has_findings_and_captioned_figures(pict
         assert all(figure.get_figwidth() <= 7 for figure in section.figures.values())
 
 
+@pytest.mark.parametrize("decoder", ["depict_us", "depict_sa", "cbt"])
+def test_every_analysis_takes_the_tokens_behind_a_neck(decoder):
+    model = tiny_neck_model(decoder)
+    done = run_analyses(model, create_dataset("scenes", split="val"), [0], choose_analyses(None))
+    sections = {section.name: section for section in map(present, done.outcomes)}
+    assert all(section.error is None and section.findings for section in sections.values())
+    applied = {name for name, section in sections.items() if section.verdict.answer != "does not apply"}
+    assert {"principal", "orthogonality", "perturbation", "levels"} <= applied
+
+
 def test_a_skipped_analysis_says_why_and_a_failed_one_has_no_findings():
     skipped = present(Outcome("low_rank", Result(skipped="It has no class embeddings."), seconds=2.0))
     assert skipped.findings == ["It has no class embeddings."]
@@ -194,6 +205,19 @@ def test_the_facts_describe_a_run_and_its_evaluation(tmp_path):
     assert facts["encoder"] == "vit_tiny_patch16_384 (dim 64, depth 1)"
     (tmp_path / "evaluation.json").write_text("{")
     assert read_miou(tmp_path / "evaluation.json") == "not evaluated"
+
+
+def test_the_facts_describe_the_neck_of_a_run_that_has_one():
+    options = {"num_classes": 2, "image_size": 64, "neck_dim": 8}
+    model = depict.create_model("linear", "test_efficientnet", stride=16, **options)
+    facts = describe(model, "runs/neck", None, "2 pictures")
+    assert facts["neck"] == "stride 16, stride 32 to tokens of 8 dimensions at stride 16"
+    assert facts["neck parameters"] == f"{parameters(model.neck):,}"
+    with_stem = depict.create_model("linear", "test_vit", stem=True, **options)
+    facts = describe(with_stem, "runs/stem", None, "2 pictures")
+    assert facts["neck"] == "stem, stride 16 to tokens of 8 dimensions at stride 4"
+    assert facts["neck parameters"] == f"{parameters(with_stem.neck) + parameters(with_stem.stem):,}"
+    assert "neck" not in describe(tiny_model(), "runs/tiny", None, "2 pictures")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from depict.model import create_model
 from depict.runs import save
 from depict.segment.predictor import open_predictor
 from support.onnx_model import ConvModel, write_graph
-from support.tiny_model import tiny_model
+from support.tiny_model import tiny_model, tiny_neck_model
 
 
 @pytest.fixture
@@ -111,6 +111,31 @@ def test_a_model_with_a_neck_is_exported_with_masks_at_its_stride(tmp_path):
     assert 0 <= max(differences.values()) < 1e-3
     masks = OnnxPredictor(tmp_path / "model.onnx").network(np.zeros((1, 3, 64, 64), np.float32))
     assert masks.shape == (1, 3, 16, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("decoder", "operator", "encoder", "stride"),
+    [
+        ("linear", "", "test_efficientnet", 8),
+        ("depict_us", "", "test_convnext", 4),
+        ("depict_sa", "exact", "test_efficientnet", 4),
+        ("depict_sa", "softmax", "test_vit", 8),
+        ("depict_ca", "exact", "test_efficientnet", 8),
+        ("cbt", "", "test_efficientnet", 4),
+    ],
+)
+def test_a_model_with_a_neck_takes_any_size(tmp_path, decoder, operator, encoder, stride):
+    model = tiny_neck_model(decoder, encoder, stride, operator)
+    differences = exporting.export(model, tmp_path / "model.onnx", dynamic=True)
+    assert len({shape[2:] for shape in differences}) >= 4
+    assert 0 <= max(differences.values()) < 1e-3
+    for full_image in (False, True):
+        predictor = OnnxPredictor(tmp_path / "model.onnx", full_image=full_image)
+        for size in ((70, 45), (33, 130), (20, 25)):
+            expected = model.predict(picture(*size), full_image=full_image).labels
+            assert (predictor.labels(picture(*size)) == expected).mean() > 0.99
+            assert len(np.unique(expected)) > 1
 
 
 @pytest.mark.slow

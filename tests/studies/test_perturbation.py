@@ -18,7 +18,7 @@ from depict.evaluation import evaluate, sliding_window_for
 from depict.model import create_model
 from depict.runs import save
 from depict.studies import perturbation as study
-from support.tiny_model import tiny_model
+from support.tiny_model import tiny_model, tiny_neck_model
 
 FEW = ("--limit", "2", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu")
 
@@ -80,6 +80,22 @@ def test_the_unperturbed_column_is_the_miou_of_depict_evaluate(finished, runs):
     scenes = random_subset(Scenes(None, "val"), 2, 0)
     rows = json.loads((finished / "runs" / "depict_sa.json").read_text())["rows"]
     assert rows[0]["mean"] == evaluate(model.predictor(sliding_window_for(model, scenes)), scenes).miou
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_runs_with_a_neck_are_measured_and_the_identity_leaves_their_miou(tmp_path):
+    models = {name: tiny_neck_model(name) for name in ("depict_us", "depict_sa", "cbt")}
+    for name, model in models.items():
+        save(model, tmp_path / name)
+    words = [*(str(tmp_path / name) for name in models), "--out", str(tmp_path / "study"), *FEW]
+    assert main(["study", "perturbation", *words]) == 0
+    scenes = random_subset(Scenes(None, "val"), 2, 0)
+    for name, model in models.items():
+        rows = json.loads((tmp_path / "study/runs" / f"{name}.json").read_text())["rows"]
+        scores = {row["perturbation"]: row["mean"] for row in rows if row["sigma"] is None}
+        assert scores["none"] == evaluate(model.predictor(sliding_window_for(model, scenes)), scenes).miou
+        assert scores["P'_h O_M"] == pytest.approx(scores["none"], abs=1e-3)
+    assert "encoder and neck are never changed" in (tmp_path / "study/results.md").read_text()
 
 
 def test_runs_are_never_changed(finished, runs):

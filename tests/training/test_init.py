@@ -17,6 +17,11 @@ def model(classes, decoder="depict_sa", seed=0, **options):
     return create_model(decoder, classes=classes, **ENCODER, **options)
 
 
+def neck_model(encoder, decoder="depict_us", seed=0, **options):
+    torch.manual_seed(seed)
+    return create_model(decoder, encoder, classes=["tree", "road"], image_size=32, neck_dim=8, **options)
+
+
 @pytest.fixture
 def run(tmp_path):
     save(model(["tree", "road", "sky"]), tmp_path / "run")
@@ -68,6 +73,33 @@ def test_another_image_size_or_encoder_is_refused_in_one_line(run):
     larger = create_model("depict_sa", encoder="vit_tiny_patch16_224", classes=["tree"], image_size=64)
     with pytest.raises(UserError, match="does not fit the model at 'encoder.vit.pos_embed'.*--image-size"):
         init_from(larger, run)
+
+
+def test_the_neck_is_copied_with_the_encoder(tmp_path):
+    save(neck_model("test_efficientnet", stride=4), tmp_path / "run")
+    new, source = neck_model("test_efficientnet", "linear", seed=1, stride=4), load(tmp_path / "run")
+    assert init_from(new, str(tmp_path / "run")).endswith("its encoder and neck, with a new decoder.")
+    assert all(map(torch.equal, new.neck.state_dict().values(), source.neck.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "theirs", "ours", "message"),
+    [
+        ("test_efficientnet", {"stride": 8}, {"stride": 16}, r"\(stride 8, stride 16, stride 32\) .*leave .* --stride"),
+        # Both have as many levels of the same dimension, so that the weights would fit.
+        (
+            "test_vit",
+            {"blocks": (0, 3)},
+            {"blocks": (1, 3)},
+            r"\(block 0, block 3\) than the model \(block 1, block 3\)",
+        ),
+    ],
+)
+def test_a_neck_for_other_levels_is_refused_in_one_line(tmp_path, encoder, theirs, ours, message):
+    save(neck_model(encoder, **theirs), tmp_path / "run")
+    with pytest.raises(UserError, match=message) as caught:
+        init_from(neck_model(encoder, **ours), str(tmp_path / "run"))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_training_starts_from_a_run_with_its_encoder_decoder_and_size(tmp_path, pictures, capfd):

@@ -30,6 +30,15 @@ def test_a_sheet_has_a_row_for_every_layer_and_a_column_for_every_head():
     assert (ring == 255).all(2).any()  # the position is marked
 
 
+def test_captions_do_not_run_into_each_other_below_a_narrow_picture():
+    values = np.array([[-0.00951, 0.0196]], np.float32)
+    maps = [AttentionMap(3, head, "mssa_exact", "patch at 5,5", values) for head in (1, 2)]
+    sheet = np.asarray(attention_sheet(np.full((120, 40, 3), 128, np.uint8), maps, (1, 2)))
+    inked = (sheet[-GAP - CAPTION : -GAP] < 128).all(2).any(0).nonzero()[0]
+    assert np.diff(inked).max() > GAP
+    assert inked[-1] < sheet.shape[1] - GAP
+
+
 def two_maps(scale: str) -> tuple[np.ndarray, np.ndarray]:
     """Two heads over black, the second with a tenth of the first's attention everywhere."""
     maps = [

@@ -103,6 +103,11 @@ def attention_maps(
         raise unknown("class", class_name, model.classes)
     if at is not None and not (0 <= at[0] < width and 0 <= at[1] < height):
         raise UserError(f"the position {at[0]},{at[1]} (x, y) is outside the image of {width} x {height} pixels.")
+    if part not in (parts := _parts(model)):
+        names = {"decoder": model.config.decoder.name, "encoder": model.encoder.name}
+        (other,) = names.keys() - {part}
+        advice = f"; try --part {other}." if parts else f", and neither has the {other} '{names[other]}'."
+        raise UserError(f"the {part} '{names[part]}' has no attention on the grid of the masks{advice}")
     view = whole_view(model, image, MAX_PATCHES if part == "encoder" else MAX_TOKENS)
     patch, query = None, "class token" if class_name is None else f"class {class_name}"
     if at is not None:
@@ -116,6 +121,13 @@ def attention_maps(
             values = attention[index].reshape(view.grid).float().cpu().numpy()
             maps.append(AttentionMap(number, index + 1, operator, query, values))
     return maps, view.cells
+
+
+def _parts(model: SegmentationModel) -> list[str]:
+    """The parts of the model whose attention can be drawn: it must be on the grid of the masks."""
+    decoder = any(block.has_attention for block in sub_blocks(model.decoder))
+    encoder = hasattr(model.encoder, "vit") and model.stride == model.encoder.strides[0]
+    return ["decoder"] * decoder + ["encoder"] * encoder
 
 
 def whole_view(model: SegmentationModel, image: np.ndarray, most: int) -> View:
@@ -136,10 +148,9 @@ def _decoder_attention(
     model: SegmentationModel, view: View, layer: int | None, class_name: str | None, patch: int | None
 ) -> list[LayerAttention]:
     if class_name is None and patch is None:
-        raise UserError("the decoder needs a query: give --class NAME or --at X,Y, or --part encoder.")
+        other = ", or --part encoder" if "encoder" in _parts(model) else ""
+        raise UserError(f"the decoder needs a query: give --class NAME or --at X,Y{other}.")
     blocks = [block for block in sub_blocks(model.decoder) if block.has_attention]
-    if not blocks:
-        raise UserError(f"the decoder '{model.config.decoder.name}' has no attention; try --part encoder.")
     inputs = _inputs(model.decoder, blocks, *view_tokens(model, view))
     patches = math.prod(view.grid)
     layers = []
@@ -181,11 +192,7 @@ def _encoder_attention(
 ) -> list[LayerAttention]:
     if class_name is not None:
         raise UserError("the encoder has no class queries: give --at X,Y, or --part decoder.")
-    vit = getattr(model.encoder, "vit", None)
-    if vit is None or model.stride != model.encoder.strides[0]:
-        raise UserError(
-            f"the attention of the encoder '{model.encoder.name}' is not on the grid of the masks: use --part decoder."
-        )
+    vit: Any = model.encoder.vit
     prefix = vit.num_prefix_tokens
     if patch is None and not prefix:
         raise UserError(f"the encoder '{model.encoder.name}' has no class token: give --at X,Y.")

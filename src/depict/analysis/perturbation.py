@@ -1,6 +1,7 @@
 """Robustness: the mIoU that is left after the decoder's parameters are perturbed (paper section 4.2, last table).
 
-Perturbed copies of the decoder run on the same tokens of the encoder; the model itself is never changed.
+Perturbed copies of the decoder run on the same tokens; the model itself is never changed. A neck makes these tokens, as
+the encoder does, and is not perturbed, so that models with and without a neck can be compared.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1)
 HEADLINE_SIGMA = 1e-2
 Row = dict[str, Any]
 Tokens = list[tuple[Tensor, Grid]]
-"""Tokens and grid of the windows of an image, one entry per call of the encoder."""
+"""Tokens Z0 and grid of the windows of an image, one entry per call of the encoder and the neck."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,9 @@ def nearest_orthonormal(P: Tensor) -> Tensor:
 def predict_with(
     decoder: Decoder, tokens: Tokens, image: Tensor, model: SegmentationModel, sliding: SlidingWindow
 ) -> Tensor:
-    """Labels (H, W) of an image uint8 (3, H, W) by another decoder, from cached tokens of the encoder.
+    """Labels (H, W) of an image uint8 (3, H, W) by another decoder, from cached tokens.
 
-    If `tokens` is empty the encoder runs and fills it: the tokens are the same for every decoder.
+    If `tokens` is empty, encoder and neck run and fill it: the tokens are the same for every decoder.
     """
     fill, cached = not tokens, iter(tokens)
 

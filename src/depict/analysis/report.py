@@ -106,10 +106,12 @@ def describe(model: SegmentationModel, source: str, folder: Path | None, images:
     config = model.config
     sizes = {"patch": config.encoder.patch_size, "dim": config.encoder.dim, "depth": config.encoder.depth}
     changed = {size: value for size, value in sizes.items() if value is not None}
+    neck = sum(parameters(part) for part in (model.neck, model.stem) if part is not None)
     return {
         "run": source,
         "decoder": config.decoder.name + _in_brackets(config.decoder.options()),
         "decoder parameters": f"{parameters(model.decoder):,}",
+        **({"neck": model.neck_summary, "neck parameters": f"{neck:,}"} if neck else {}),
         "encoder": config.encoder.name + _in_brackets(changed) + ", frozen" * config.encoder.freeze,
         "encoder parameters": f"{parameters(model.encoder):,}",
         "classes": f"{model.num_classes:,}",

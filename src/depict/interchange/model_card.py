@@ -68,11 +68,7 @@ def _neck_row(model: SegmentationModel) -> list[str]:
     if model.neck is None:
         return []
     size = sum(parameters(part) for part in (model.neck, model.stem) if part is not None)
-    levels = ", ".join(model.level_names)
-    return [
-        f"| neck | {levels} to tokens of {model.neck.dim} dimensions at stride {model.stride[0]}, "
-        f"{size / 1e6:.3f} M parameters |"
-    ]
+    return [f"| neck | {model.neck_summary}, {size / 1e6:.3f} M parameters |"]
 
 
 def read_evaluations(run: Path) -> dict[str, Evaluation]:

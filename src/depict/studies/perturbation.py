@@ -51,7 +51,7 @@ METHOD = (
     "orthonormal rows with the same span; no seed. In Segmenter the mixings act on queries, keys and values and their "
     "biases, with the inverse on the output matrix; Ortho acts on the rows of queries, keys and values of each head "
     "separately. In CBT the mixings act on P, with the inverse on the output matrix. "
-    "Noise is added to every parameter of the decoder."
+    "Noise is added to every parameter of the decoder; encoder and neck are never changed."
 )
 RunResult = dict[str, Any]
 """Contents of runs/NAME.json: run, weights, decoder, encoder, images, rows."""

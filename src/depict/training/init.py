@@ -20,6 +20,12 @@ def init_from(model: SegmentationModel, run: str) -> str:
     keep their random start. A decoder of another kind or size keeps its random start as a whole.
     """
     source = load(run)
+    if source.neck and model.neck and source.level_names != model.level_names:
+        theirs, ours = (", ".join(each.level_names) for each in (source, model))
+        raise UserError(
+            f"--init '{run}' has a neck for other levels ({theirs}) than the model ({ours}): "
+            "leave its encoder, neck and --stride."
+        )
     names = source.classes
     known = {index: names.index(name) for index, name in enumerate(model.classes) if name in names}
     same_decoder = source.config.decoder == model.config.decoder
@@ -41,7 +47,7 @@ def init_from(model: SegmentationModel, run: str) -> str:
             tensor.copy_(given[name])
     model.load_state_dict(own)
     if not same_decoder:
-        return f"starting from '{run}': its encoder, with a new decoder."
+        return f"starting from '{run}': its encoder{' and neck' if model.neck else ''}, with a new decoder."
     return f"starting from '{run}': it knows {len(known)} of the {len(model.classes)} classes by name."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -48,28 +49,36 @@ def attention_sheet(
     gray = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS).convert("L"))
     layers = sorted({each.layer for each in maps})
     heads = 1 if single else max(each.head for each in maps)
-    column, line = max(size[0], 150) + GAP, size[1] + CAPTION + GAP
-    sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + HEADER), PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    draw.text((GAP, GAP), fit_text(f"attention of the {maps[0].query}", font, sheet.width - 2 * GAP), INK, font)
     signed = any(each.values.min() < 0 for each in maps)
+    font = ImageFont.load_default(13)
+    captions = [_caption(each, signed) for each in maps]
+    column = max(size[0], 150, *(math.ceil(font.getlength(caption)) for caption in captions)) + GAP
+    line = size[1] + CAPTION + GAP
+    sheet = Image.new("RGB", (column * heads + GAP, line * len(layers) + GAP + HEADER), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((GAP, GAP), fit_text(f"attention of the {maps[0].query}", font, sheet.width - 2 * GAP), INK, font)
     highest = max(float(np.abs(each.values).max()) for each in maps)
     shared = single or scale == "common"
     ends = (f"{-highest:.2g}" if signed else "0", f"{highest:.2g}") if shared else _own_ends(signed)
     _draw_bar(sheet, (GAP, GAP + CAPTION), *ends, font, signed)
-    for each in maps:
+    for each, caption in zip(maps, captions, strict=True):
         x = GAP + column * (0 if single else each.head - 1)
         y = GAP + HEADER + line * layers.index(each.layer)
         largest = float(np.abs(each.values).max())
         sheet.paste(_heat(each.values, gray, cells, highest if shared else largest, signed), (x, y))
-        reach = f"{each.values.min():.2g} to {each.values.max():.2g}" if signed else f"up to {largest:.2g}"
-        caption = f"{each.operator} {each.layer}, head {each.head}: {reach}"
         draw.text((x, y + size[1] + 2), caption, INK, font)
         if at is not None:
             center = x + (at[0] + 0.5) * factor, y + (at[1] + 0.5) * factor
             for radius, color in ((7, "black"), (6, "white"), (5, "white"), (4, "black")):
                 draw.circle(center, radius, outline=color)
     return sheet
+
+
+def _caption(each: AttentionMap, signed: bool) -> str:
+    """Operator, layer, head and range of a map."""
+    low, high = float(each.values.min()), float(each.values.max())
+    reach = f"{low:.2g} to {high:.2g}" if signed else f"up to {high:.2g}"
+    return f"{each.operator} {each.layer}, head {each.head}: {reach}"
 
 
 def _own_ends(signed: bool) -> tuple[str, str]:
