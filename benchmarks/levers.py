@@ -1,7 +1,8 @@
 """What helps a white-box decoder: variants of DEPICT-US that differ from it in one thing, trained side by side.
 
     python benchmarks/levers.py --out DIR --data ade20k --root ADE20K --freeze-encoder --cache-features \\
-        --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled us_principal
+        --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled \\
+        us_principal,start=data
 
 A study of `depict study decoders` with more decoders. Each is `depict_us` with one change that the theory suggests:
 
@@ -10,7 +11,7 @@ A study of `depict study decoders` with more decoders. Each is `depict_us` with 
     us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
     us_principal    bases start as the principal directions of the normalized tokens; needs --start data
 
-They are here and not in the package because none of them paid (docs/ade20k.md).
+They are not options of the package: the first three did not pay (docs/ade20k.md), the last one has not been measured.
 """
 
 from __future__ import annotations

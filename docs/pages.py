@@ -1,7 +1,7 @@
-"""Pages of the site that are made from other files: home, contributing, changelog, notebooks and the Python reference.
+"""Pages of the site that are made from other files: home, contributing, changelog, cards, notebooks, Python reference.
 
-README.md, CONTRIBUTING.md and CHANGELOG.md are read where they are. Notebooks become Markdown, so that their links are
-checked and their code looks like that of the guides. Links are changed to fit.
+README.md, CONTRIBUTING.md, CHANGELOG.md and the cards of shipped models are read where they are. Notebooks become
+Markdown, so that their links are checked and their code looks like that of the guides. Links are changed to fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 DOCS = Path(__file__).parent
-COPIED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+COPIED = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "src/depict/models/depict-ade20k/README.md": "depict-ade20k.md",
+}
 REFERENCE = {
     "models": ("Models and predictions", "model prediction runs"),
     "operators": ("Operators and coding rates", "operators coding_rate"),
@@ -75,7 +80,9 @@ def adapt(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """A folder of the repository is a link on a forge, but no page of the site."""
+    """Links to copied pages are changed. A folder of the repository is a link on a forge, but no page of the site."""
+    for source, page in COPIED.items():
+        markdown = markdown.replace(f"](../{source})", f"]({page})")
     return re.sub(r"\[([^\]]+)\]\([\w/]+/\)", r"`\1`", markdown)
 
 

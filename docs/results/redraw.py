@@ -1,4 +1,4 @@
-"""Rewrite the tables of docs/results.md and docs/architecture.md, and the pictures of label maps.
+"""Rewrite the tables of docs/results.md, architecture.md and ade20k.md, and the pictures of label maps.
 
     python docs/results/redraw.py [--take RUNS]
 
@@ -23,10 +23,16 @@ from PIL import Image
 
 HERE = Path(__file__).parent
 KEPT = ("study.yaml", "results.json")
-PAGES = (HERE.parent / "results.md", HERE.parent / "architecture.md")
+PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "ade20k.md"))
 IMAGES = HERE.parent / "images"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
 NEWER = {"depict_us": "DEPICT-US", "cbt": "CBT", "smp_fpn": "FPN of smp", "smp_unet": "Unet of smp"}
+NEWER |= {
+    "us_orthonormal": "DEPICT-US, orthonormal bases",
+    "us_compress": "DEPICT-US, steps that only compress",
+    "us_scaled": "DEPICT-US, scaled cosine",
+}
+"""Variants of DEPICT-US: benchmarks/levers.py."""
 THIN = ("pole", "sign", "pedestrian")
 LABEL_ROWS = {
     "1_linear": "linear",
@@ -179,10 +185,28 @@ def _full_name(line: Line) -> str:
     """A decoder's name with the settings in which it differs from the others of its study."""
     settings = line["settings"]
     parts = [NEWER.get(line["decoder"], line["decoder"]), settings.get("decoder.operator")]
+    parts += [f"head {settings['decoder.head']}"] if "decoder.head" in settings else []
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
     parts += ["started from the data"] if settings.get("start") == "data" else []
     return ", ".join(part for part in parts if part)
+
+
+def ade20k(study: str) -> str:
+    """Decoders on the tokens of a frozen ViT-T, the best first."""
+    head = ["decoder", "mIoU %", "pixels %", "boundary IoU %", "parameters", "GFLOPs"]
+    body = [
+        [
+            _full_name(line),
+            percent(line),
+            f"{100 * line['pixel_accuracy']:.2f}",
+            f"{100 * line['boundary_iou']:.2f}",
+            f"{line['parameters'] / 1e6:.3f} M",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+        ]
+        for line in sorted(lines_of(study), key=lambda line: -line["mean"])
+    ]
+    return markdown(head, body)
 
 
 def own_images() -> str:
@@ -309,6 +333,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "start": start,
     "strides": lambda: strides("strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
+    "ade20k_frozen": lambda: ade20k("ade20k_frozen"),
+    "ade20k_tuning": lambda: ade20k("ade20k_tuning"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 

@@ -13,17 +13,7 @@ import urllib.request
 import pytest
 
 from depict.cli import main
-from depict.runs import save
 from support.explorer import encoded, picture
-from support.tiny_model import tiny_model
-
-
-def test_without_a_run_the_demo_is_suggested(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["serve"]) == 2
-    assert capsys.readouterr().err == (
-        "depict: no run was given, and there is no 'runs/demo/depict_sa': run `depict demo` first, or name a RUN.\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -44,15 +34,14 @@ def test_errors_are_one_line(arguments, message, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_the_demo_run_until_it_is_told_to_stop(tmp_path, number):
-    save(tiny_model(), tmp_path / "runs/demo/depict_sa")
+def test_without_a_run_the_command_serves_the_shipped_model_until_it_is_told_to_stop(tmp_path, number):
     command = [sys.executable, "-m", "depict.cli", "serve", "--port", "0"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
     )
     try:
         first, second = process.stdout.readline(), process.stdout.readline()
-        assert first.startswith("serving depict_sa at http://127.0.0.1:")
+        assert first.startswith("serving depict-ade20k at http://127.0.0.1:")
         assert second == "only this machine can open it; Ctrl-C stops\n"
         address = first.split()[-1]
         for _ in range(100):
@@ -64,7 +53,7 @@ def test_the_command_serves_the_demo_run_until_it_is_told_to_stop(tmp_path, numb
                 time.sleep(0.1)
         request = urllib.request.Request(address + "segment", encoded(picture()))
         with urllib.request.urlopen(request) as answer:
-            assert json.load(answer)["run"] == "depict_sa"
+            assert json.load(answer)["run"] == "depict-ade20k"
         process.send_signal(number)
         assert process.wait(30) == 0
         assert process.stdout.read() == "stopped\n"

@@ -1,4 +1,4 @@
-"""docs/results.md and docs/architecture.md show what the studies next to it measured."""
+"""The pages of results show what the studies in docs/results measured."""
 
 import importlib.util
 import json

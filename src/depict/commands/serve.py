@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional
@@ -13,7 +12,8 @@ from depict.config.ranges import check_numbers, whole
 from depict.errors import UserError
 from depict.terminal import say
 
-DEMO = Path("runs/demo/depict_sa")
+DEFAULT = "depict-ade20k"
+"""The model to show if no run is given: it comes with depict."""
 
 
 def main(
@@ -33,13 +33,14 @@ def main(
     server lists the routes). Pictures stay in memory for ten minutes and are never written to disk.
 
     Examples:
+        depict serve
         depict serve runs/mine
         depict serve runs/sa runs/ca
         depict serve mine.onnx --host 0.0.0.0 --port 8080
 
     Args:
         runs: Run folders, shipped models, hf-hub:user/name, or files from `depict export` (.onnx: labels only). By
-            default the model that comes with depict, or the run of `depict demo`.
+            default depict-ade20k, which comes with depict.
         host: Address to listen at. The default can be reached from this machine only.
         port: Port to listen at; 0 takes a free one.
         root_path: Prefix under which a proxy serves the page, such as /explorer.
@@ -58,7 +59,7 @@ def main(
     from depict.web.server import address_of, is_private, listen, run
 
     prefix = "/" + root_path.strip("/") if root_path.strip("/") else ""
-    opened = open_runs(runs or default_runs(), device)
+    opened = open_runs(runs or (DEFAULT,), device)
     app = create_app(opened, workers=workers, root_path=prefix, hosts=[host, *allow_host.split(",")])
     with listen(host, port) as listening:
         address = address_of(listening, prefix)
@@ -72,14 +73,3 @@ def main(
         run(app, listening)
     say("stopped")
     return 0
-
-
-def default_runs() -> tuple[str, ...]:
-    """A model that comes with depict; the run of the demo if there is none."""
-    from depict.io.shipped import shipped_models
-
-    if shipped := tuple(shipped_models())[:1]:
-        return shipped
-    if not DEMO.is_dir():
-        raise UserError(f"no run was given, and there is no '{DEMO}': run `depict demo` first, or name a RUN.")
-    return (str(DEMO),)
