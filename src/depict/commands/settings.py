@@ -28,7 +28,7 @@ GROUPS = {
     ),
     "speed and memory": (
         *("train.precision", "train.grad_accum", "train.checkpointing", "train.compile", "train.cache_crop"),
-        "data.workers",
+        *("train.loss_every", "data.workers"),
     ),
     "validation and saving": ("train.validate_every", "train.patience", "train.save_every", "train.tracker"),
 }
