@@ -1,24 +1,20 @@
 """What helps a white-box decoder: variants of DEPICT-US that differ from it in one thing, trained side by side.
 
     python benchmarks/levers.py --out DIR --data ade20k --root ADE20K --freeze-encoder --cache-features \\
-        --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled \\
-        us_principal,start=data
+        --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled
 
 A study of `depict study decoders` with more decoders. Each is `depict_us` with one change that the theory suggests:
 
     us_orthonormal  the basis of each head is kept orthonormal, as the derivation assumes
     us_compress     step sizes keep their negative sign, so that every step lowers the coding rate
     us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
-    us_principal    bases start as the principal directions of the normalized tokens; needs --start data
 
-They are not options of the package: the first three did not pay (docs/ade20k.md), the last one has not been measured.
+They are not options of the package because none of them paid (docs/ade20k.md).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +27,6 @@ from depict.decoders.depict import DepictUS
 from depict.decoders.heads import Head, unit
 from depict.errors import UserError
 from depict.operators import SubspaceAttention
-from depict.training import loop
-from depict.training.start import IMAGES, start_from_data
 from depict.training.stopping import InterruptedTraining
 
 
@@ -110,46 +104,13 @@ class Scaled(DepictUS):
         self.head = ScaledCosineHead(num_classes)
 
 
-class Principal(DepictUS):
-    """Bases that start as principal directions, dealt to the heads in turn."""
-
-    @torch.no_grad()
-    def start_bases(self, tokens: Iterable[Tensor]) -> None:
-        """Set all bases from the tokens (B, N, D) that enter the decoder."""
-        norm = self.layers[0].norm
-        covariance = sum((flat := norm(Z).flatten(0, 1)).mT @ flat for Z in tokens)
-        assert isinstance(covariance, Tensor)
-        directions = torch.linalg.eigh(covariance).eigenvectors.flip(1).mT
-        for operator in operators(self):
-            rows = operator.P.unflatten(0, (operator.heads, -1))
-            for head in range(operator.heads):
-                own = directions[head :: operator.heads][: rows.shape[1]]
-                rows[head, : len(own)] = own
-
-
-def start(model: Any, network: Any, batches: Iterable[Any], progress: bool = True) -> str:
-    """`start_from_data`, and the bases of `us_principal`."""
-    size = 0
-    kept = []
-    for batch in batches:
-        kept.append(batch)
-        size += len(batch.indices)
-        if size >= IMAGES:
-            break
-    if isinstance(model.decoder, Principal):
-        model.decoder.start_bases(batch.tokens for batch in kept)
-    return start_from_data(model, network, kept, progress)
-
-
 def main() -> int:
     for name, decoder in (
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),
         ("us_scaled", Scaled),
-        ("us_principal", Principal),
     ):
         register_decoder(name, decoder)
-    loop.start_from_data = start
     return study.run(["decoders", *sys.argv[1:]])
 
 
