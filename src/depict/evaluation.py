@@ -230,6 +230,7 @@ def sliding_window_for(
 ) -> SlidingWindow:
     """How a model is evaluated on a data set: windows of its crop, `stride` pixels apart (the crop minus 32).
 
+    As published, all windows over a pixel weigh the same; predictions blend them.
     Images are resized to `short_edge`. By default it is that of the training if the model was
     trained on this data set, else the larger of the data set's short edge and the model's crop.
     (The paper does not say which of the two its models with crops of 640 pixels were evaluated
@@ -245,6 +246,7 @@ def sliding_window_for(
         short_edge=default if short_edge is None else short_edge,
         max_aspect=max_aspect,
         stride=sliding.stride if stride is None else (stride, stride),
+        blend=False,
     )
 
 

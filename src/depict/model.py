@@ -198,7 +198,7 @@ class SegmentationModel(nn.Module):
     def sliding_window(
         self, multiscale: bool = False, full_image: bool = False, tile: int | None = None
     ) -> SlidingWindow:
-        """How the model is applied to an image of any size: windows of its own size that overlap by 32 pixels.
+        """How the model is applied to an image of any size: windows of its own size that overlap by at least 32 pixels.
 
         `multiscale` averages six scales and their mirror images. `full_image` gives the network the whole image instead
         of windows. `tile` is for images that are larger than the training images, which had this many pixels along
@@ -212,6 +212,7 @@ class SegmentationModel(nn.Module):
             scales=MULTISCALE if multiscale else (1.0,),
             flip=multiscale,
             full_image=full_image,
+            blend=True,
         )
         return sliding.at_tile(tile)
 

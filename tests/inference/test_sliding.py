@@ -25,19 +25,27 @@ length = st.integers(1, 60)
     stride=st.integers(1, 20),
     low=st.integers(1, 8),
     pad=st.integers(0, 4),
+    blend=st.booleans(),
 )
-def test_overlapping_windows_are_averaged(window, extra, stride, low, pad):
+def test_overlapping_windows_are_averaged(window, extra, stride, low, pad, blend):
     size, stride = window + extra, min(stride, window)
-    inside = dense(bilinear(low, window + pad), low)[:window]
+    share = np.array([min(i + 1, window - i) if blend else 1 for i in range(window)])
+    inside = share[:, None] * dense(bilinear(low, window + pad), low)[:window]
     total, count = 0, np.zeros(size)
     starts = anchors(size, window, stride)
     for index, start in enumerate(starts):
         part = np.zeros((size, len(starts) * low))
         part[start : start + window, index * low : (index + 1) * low] = inside
         total = total + part
-        count[start : start + window] += 1
-    ours = dense(overlapping(size, window, stride, low, window + pad), len(starts) * low)
+        count[start : start + window] += share
+    ours = dense(overlapping(size, window, stride, low, window + pad, blend), len(starts) * low)
     np.testing.assert_allclose(ours, total / count[:, None], atol=1e-6)
+
+
+def test_blended_windows_leave_no_seam():
+    one, other = dense(overlapping(14, 8, 6, 1, 8, blend=True), 2).T  # one value for each of two windows
+    np.testing.assert_allclose(one, [1, 1, 1, 1, 1, 1, 2 / 3, 1 / 3, 0, 0, 0, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(one + other, 1, atol=1e-6)
 
 
 @given(window=st.integers(1, 40), extra=st.integers(0, 200), stride=st.integers(1, 40))

@@ -35,7 +35,7 @@ class ConvModel(nn.Module):
 
     def sliding_window(self) -> SlidingWindow:
         """Windows that overlap by half, in images of short edge 40."""
-        return SlidingWindow(window=(32, 32), stride=(16, 16), short_edge=40, max_aspect=4.0)
+        return SlidingWindow(window=(32, 32), stride=(16, 16), short_edge=40, max_aspect=4.0, blend=True)
 
 
 def write_graph(model: ConvModel, path: Path, dynamic: bool = False, batch: int | None = None) -> None:

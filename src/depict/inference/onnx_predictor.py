@@ -55,6 +55,7 @@ class OnnxPredictor:
             scales=MULTISCALE if multiscale else (1.0,),
             flip=multiscale,
             full_image=full_image,
+            blend=True,
         )
         self.sliding = sliding.at_tile(tile)
         if full_image and isinstance(height, int):

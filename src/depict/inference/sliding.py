@@ -49,6 +49,8 @@ class Layout(NamedTuple):
     """Size of the network's input: `resized`, enlarged until the window fits."""
     window: tuple[int, int]
     stride: tuple[int, int]
+    blend: bool = False
+    """Whether the weight of a window falls toward its border where windows overlap."""
 
     def cells(self, stride: tuple[int, int]) -> tuple[float, float]:
         """Rows and columns of the tokens' grid that the image covers; the rest of the grid is padding."""
@@ -71,7 +73,7 @@ class Layout(NamedTuple):
         padded = padded_size(self.window, multiple)
         rows, columns = (
             bilinear(self.size[axis], image[axis]).after(
-                overlapping(self.size[axis], self.window[axis], self.stride[axis], low[axis], padded[axis])
+                overlapping(self.size[axis], self.window[axis], self.stride[axis], low[axis], padded[axis], self.blend)
             )
             for axis in (0, 1)
         )
@@ -105,6 +107,9 @@ class SlidingWindow:
     """Also apply every scale to the mirrored image."""
     full_image: bool = False
     """Give the network the whole image, at the same size, instead of windows."""
+    blend: bool = False
+    """Where windows overlap, let the weight of each fall linearly toward its border, so that no seam shows; otherwise
+    all weigh the same, as published."""
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0:
@@ -140,7 +145,7 @@ class SlidingWindow:
         resized = self.size(height, width, scale)
         size = enlarged_size(*resized, self.window)
         if not self.full_image:
-            return Layout(resized, size, self.window, self.stride)
+            return Layout(resized, size, self.window, self.stride, self.blend)
         if math.prod(size) > MAX_FULL_IMAGE_PIXELS:
             raise UserError(
                 f"an image of {height} x {width} pixels (height x width) is too large to be processed whole "
@@ -159,12 +164,12 @@ def anchors(length: int, window: int, stride: int) -> list[int]:
     return [*range(0, length - window, stride), length - window]
 
 
-def overlapping(length: int, window: int, stride: int, low: int, padded: int) -> AxisMap:
+def overlapping(length: int, window: int, stride: int, low: int, padded: int, blend: bool = False) -> AxisMap:
     """The map from the low-resolution samples of all windows along an axis to its pixels, averaged in overlaps.
 
     Inputs: the samples of one window after the other (len(anchors) * low). The `low` samples of a
     window cover `padded` >= window pixels; the last padded - window of them are dropped. Outputs:
-    `length` pixels.
+    `length` pixels. With `blend`, a window weighs as much as its border is away.
     """
     inner = bilinear(low, padded)[:window]
     starts = np.array(anchors(length, window, stride))
@@ -177,7 +182,9 @@ def overlapping(length: int, window: int, stride: int, low: int, padded: int) ->
     windows = np.where(covers, windows, 0)
     inside = np.where(covers, pixels[:, None] - starts[windows], 0)
     indices = inner.indices[inside] + windows[..., None] * low
-    weights = inner.weights[inside] * (covers / count[:, None]).astype(np.float32)[..., None]
+    border = np.minimum(inside, window - 1 - inside) + 1
+    share = covers * (border if blend else 1)
+    weights = inner.weights[inside] * (share / share.sum(1, keepdims=True)).astype(np.float32)[..., None]
     return AxisMap(indices.reshape(length, -1), weights.reshape(length, -1))
 
 
