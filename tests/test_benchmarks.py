@@ -9,6 +9,7 @@ import pytest
 from conftest import REPOSITORY
 
 SMALL = {
+    "allocation": "--encoder test_efficientnet --side 64 --batch 1 --rounds 1",
     "denormals": "",
     "levers": "--out study --data scenes --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.dim 64 "
     "--encoder.depth 1 --image-size 64 --freeze-encoder --cache-features --data.every 64 --data.holdout 0.25 "

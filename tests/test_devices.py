@@ -1,4 +1,7 @@
-"""Choosing a device."""
+"""Choosing a device, and its memory."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -23,3 +26,27 @@ def test_a_device_that_this_machine_lacks_is_refused_in_one_line(name):
 
 def test_the_cpu_is_a_device():
     assert find_device("cpu", 0) == "cpu"
+
+
+FAULTS = """
+import resource
+import numpy as np
+from depict.devices import kept_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(64 << 20, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with kept_memory():
+    faults()
+    print(faults())
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc's allocator is told to keep memory")
+def test_freed_memory_is_kept_for_the_next_tensor_until_the_block_ends():
+    command = [sys.executable, "-c", FAULTS]
+    kept, given_back = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert kept <= 8 < given_back  # 16384 pages, or 32 huge ones

@@ -26,7 +26,8 @@ KEPT = ("study.yaml", "results.json")
 PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "ade20k.md"))
 IMAGES = HERE.parent / "images"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
-NEWER = {"depict_us": "DEPICT-US", "cbt": "CBT", "smp_fpn": "FPN of smp", "smp_unet": "Unet of smp"}
+NEWER = {"depict_us": "DEPICT-US", "cbt": "CBT", "depict_mask": "DEPICT-Mask", "maskformer": "MaskFormer"}
+NEWER |= {"smp_fpn": "FPN of smp", "smp_unet": "Unet of smp", "smp_segformer": "SegFormer of smp"}
 NEWER |= {
     "us_orthonormal": "DEPICT-US, orthonormal bases",
     "us_compress": "DEPICT-US, steps that only compress",
@@ -163,7 +164,7 @@ def start() -> str:
     return markdown(["decoder", "start", *studies], body)
 
 
-def strides(study: str) -> str:
+def strides(*studies: str) -> str:
     """Decoders on the levels of EfficientNet-Lite0, the best first."""
     head = ["decoder", "stride", "mIoU %", "boundary IoU %", *(f"{name} %" for name in THIN), "parameters", "GFLOPs"]
     body = [
@@ -176,7 +177,7 @@ def strides(study: str) -> str:
             f"{line['parameters'] / 1e6:.3f} M",
             f"{line['multiply_adds'] / 1e9:.3f}",
         ]
-        for line in sorted(lines_of(study), key=lambda line: -line["mean"])
+        for line in sorted((line for study in studies for line in lines_of(study)), key=lambda line: -line["mean"])
     ]
     return markdown(head, body)
 

@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from torch import nn
 
 from depict.config.schema import TrainConfig
-from depict.devices import KINDS, best_device, lost_process_errors
+from depict.devices import KINDS, best_device, kept_memory, lost_process_errors
 from depict.errors import UserError
 
 
@@ -26,7 +26,7 @@ def running_engine(settings: TrainConfig, out: Path) -> Iterator[Accelerator]:
     # backward pass took 8 times as long. They count as 0 in this thread and those that it starts.
     torch.set_flush_denormal(True)
     try:
-        with lost_process_errors():
+        with lost_process_errors(), kept_memory() if accelerator.device.type == "cpu" else contextlib.nullcontext():
             yield accelerator
     finally:
         torch.set_flush_denormal(False)
