@@ -143,7 +143,7 @@ class TrainConfig:
     """Passes over the training images. More of them extend a finished run, at the rates of the longer schedule."""
     batch: Annotated[int | None, RECIPE] = None
     """Images per step, over all processes."""
-    lr: Annotated[float | None, flag("2e-4; frozen 1e-3, depict_ca 3e-3, us and linear 1e-2; sgd the recipe's")] = None
+    lr: Annotated[float | None, flag("2e-4; frozen 1e-3, depict_ca 3e-3, us, mask, linear 1e-2; sgd the recipe")] = None
     """Peak learning rate."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
     """sgd is the published choice, with Nesterov momentum 0.9."""
