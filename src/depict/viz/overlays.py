@@ -131,7 +131,7 @@ def draw_legend(
     for position, index in enumerate(present):
         x, y = gap + position % columns * column, gap + position // columns * line
         draw.rectangle((x, y, x + size, y + size), palette[index], outline=INK)
-        share = f"{100 * shares[index]:.1f} %"
+        share = f"{100 * shares[index]:.1f} %" if shares[index] >= 0.0005 else "<0.1 %"
         name = fit_text(classes[index], font, end - line - gap - font.getlength(share))
         draw.text((x + line, y + size / 2), name, INK, font, anchor="lm")
         draw.text((x + end, y + size / 2), share, INK, font, anchor="rm")
