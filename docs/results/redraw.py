@@ -142,6 +142,28 @@ def union() -> str:
     return markdown(["mIoU % on the held-out quarter", "best trial", "trials", "parameters", "GFLOPs"], body)
 
 
+def union_seeds() -> str:
+    """Exact steps and class subspaces on the validation images, next to the four decoders of the frozen study."""
+    lines = sorted([*lines_of("frozen"), *lines_of("frozen_union")], key=lambda line: -line["mean"])
+    body = [
+        [
+            _name(line),
+            percent(line),
+            ", ".join(f"{100 * miou:.2f}" for miou in line["miou"]),
+            f"{line['parameters'] / 1e6:.3f} M",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+        ]
+        for line in lines
+    ]
+    return markdown(["decoder", "mIoU %", "each seed", "parameters", "GFLOPs"], body)
+
+
+def _name(line: Line) -> str:
+    """A decoder's name, with its head if it is not its own."""
+    head = line["settings"].get("decoder.head")
+    return NEWER.get(line["decoder"], line["decoder"]) + (f", head {head}" if head else "")
+
+
 def _best_trial(label: str, lines: Sequence[Line]) -> list[str]:
     best = max(lines, key=lambda line: line["mean"])
     sizes = [f"{best['parameters'] / 1e6:.3f} M", f"{best['multiply_adds'] / 1e9:.3f}"]
@@ -182,11 +204,23 @@ def strides(*studies: str) -> str:
     return markdown(head, body)
 
 
+def init() -> str:
+    """DEPICT-US on CamVid, started from ImageNet weights and from the shipped model."""
+    lines = {(line["settings"]["lr"], "init" in line["settings"]): line for line in lines_of("init_46")}
+    head = ["mIoU % with 46 images", "from ImageNet weights", "`--init depict-ade20k`"]
+    return markdown(
+        head,
+        [
+            [f"learning rate {rate}", *(percent(lines[rate, init]) for init in (False, True))]
+            for rate in ("1e-3", "3e-3")
+        ],
+    )
+
+
 def _full_name(line: Line) -> str:
     """A decoder's name with the settings in which it differs from the others of its study."""
     settings = line["settings"]
-    parts = [NEWER.get(line["decoder"], line["decoder"]), settings.get("decoder.operator")]
-    parts += [f"head {settings['decoder.head']}"] if "decoder.head" in settings else []
+    parts = [_name(line), settings.get("decoder.operator")]
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
     parts += ["started from the data"] if settings.get("start") == "data" else []
@@ -323,6 +357,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tuning": tuning,
     "tuning_finetuned": tuning_finetuned,
     "union": union,
+    "union_seeds": union_seeds,
     "frozen": lambda: decoders("frozen", "speed_frozen"),
     "finetuned": lambda: decoders("finetuned", "speed_finetuned"),
     "classes": classes,
@@ -332,8 +367,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
     "start": start,
-    "strides": lambda: strides("strides"),
+    "strides": lambda: strides("strides", "decoders"),
     "tuning_strides": lambda: strides("tuning_strides"),
+    "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen"),
     "ade20k_tuning": lambda: ade20k("ade20k_tuning"),
 }

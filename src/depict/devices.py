@@ -84,7 +84,7 @@ def find_device(name: str | None, local: int = 0) -> str:
 def kept_memory() -> Iterator[None]:
     """While the block runs, memory that tensors on the CPU free is kept for the next ones.
 
-    By default glibc maps each tensor of more than 32 MB anew, and the kernel fills it with zeros: a fourth of the
+    By default glibc maps each tensor of more than 32 MB anew, and the kernel fills it with zeros: a sixth of the
     time of a training step (benchmarks/allocation.py). Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
