@@ -42,6 +42,7 @@ from depict.config.resolve import resolve
 from depict.config.schema import Config
 from depict.decoders import register_decoder
 from depict.decoders.base import LevelDecoder
+from depict.devices import kept_memory
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import read_json, write_json, write_text
@@ -190,10 +191,11 @@ def training(config: Config, encoder: str) -> dict[str, float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    before = resident()
-    step()
-    memory = peak() - before
-    return {"step": best(step, least=2), "batch": batch, "training_bytes": memory}
+    with kept_memory():  # as `depict train` does
+        before = resident()
+        step()
+        memory = peak() - before
+        return {"step": best(step, least=2), "batch": batch, "training_bytes": memory}
 
 
 def measure(study: Study, out: Path) -> None:

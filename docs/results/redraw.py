@@ -2,8 +2,8 @@
 
     python docs/results/redraw.py [--take RUNS]
 
-Everything comes from the files next to this script. Each study keeps its study.yaml and the results.json that
-`depict study` wrote. `--take RUNS` first copies these two files of every study in the folder RUNS.
+Everything comes from the files next to this script. Each study keeps its study.yaml, the results.json of `depict study`
+and the times.json of `benchmarks/peers.py --time`. `--take RUNS` first copies these files of all studies in RUNS.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import shutil
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 HERE = Path(__file__).parent
-KEPT = ("study.yaml", "results.json")
+KEPT = ("study.yaml", "results.json", "times.json")
 PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "ade20k.md"))
 IMAGES = HERE.parent / "images"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
@@ -55,17 +56,41 @@ def take(runs: Path) -> None:
         target = HERE / study.parent.name
         target.mkdir(exist_ok=True)
         for name in KEPT:
-            shutil.copyfile(study.parent / name, target / name)
+            if (study.parent / name).exists():
+                shutil.copyfile(study.parent / name, target / name)
 
 
 def lines_of(study: str) -> list[Line]:
     """The lines of a study, each with its decoder's name and the settings in its label."""
     results = json.loads((HERE / study / "results.json").read_text(encoding="utf-8"))
     lines: list[Line] = results["lines"]
-    for line in lines:
-        decoder, *settings = line["group" if results["study"] == "subset" else "label"].split(",")
-        line["decoder"], line["settings"] = NAMES.get(decoder, decoder), dict(one.split("=") for one in settings)
-    return lines
+    return [_labeled(line, "group" if results["study"] == "subset" else "label") for line in lines]
+
+
+def _labeled(line: Line, key: str = "label") -> Line:
+    decoder, *settings = line[key].split(",")
+    return line | {"decoder": NAMES.get(decoder, decoder), "settings": dict(one.split("=") for one in settings)}
+
+
+def merged(studies: Sequence[str]) -> list[Line]:
+    """The lines of several studies, the best first; a decoder's seeds become one line, with the classes of its best."""
+    lines: dict[str, Line] = {}
+    for line in (line for study in studies for line in lines_of(study)):
+        if (other := lines.get(line["label"])) is None:
+            lines[line["label"]] = line
+            continue
+        if both := set(line["seeds"]) & set(other["seeds"]):
+            raise ValueError(f"{line['label']}: seeds {sorted(both)} are in two of the studies {', '.join(studies)}")
+        miou = [*other["miou"], *line["miou"]]
+        boundary = [one["boundary_iou"] for one in (other, line) for _ in one["seeds"]]
+        lines[line["label"]] = max(other, line, key=lambda one: max(one["miou"])) | {
+            "seeds": [*other["seeds"], *line["seeds"]],
+            "miou": miou,
+            "mean": statistics.fmean(miou),
+            "spread": statistics.stdev(miou),
+            "boundary_iou": statistics.fmean(boundary),
+        }
+    return sorted(lines.values(), key=lambda line: -line["mean"])
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -144,7 +169,7 @@ def union() -> str:
 
 def union_seeds() -> str:
     """Exact steps and class subspaces on the validation images, next to the four decoders of the frozen study."""
-    lines = sorted([*lines_of("frozen"), *lines_of("frozen_union")], key=lambda line: -line["mean"])
+    lines = merged(("frozen", "frozen_union"))
     body = [
         [
             _name(line),
@@ -199,7 +224,26 @@ def strides(*studies: str) -> str:
             f"{line['parameters'] / 1e6:.3f} M",
             f"{line['multiply_adds'] / 1e9:.3f}",
         ]
-        for line in sorted((line for study in studies for line in lines_of(study)), key=lambda line: -line["mean"])
+        for line in merged(studies)
+    ]
+    return markdown(head, body)
+
+
+def speed(study: str) -> str:
+    """Times and memory of decoders on the levels of EfficientNet-Lite0, the fastest to train first."""
+    head = ["decoder", "stride", "training images/s", "inference images/s", "forward ms", "training MB", "inference MB"]
+    times: dict[str, Line] = json.loads((HERE / study / "times.json").read_text(encoding="utf-8"))
+    body = [
+        [
+            _full_name(line := _labeled({"label": label})),
+            line["settings"].get("stride", "4"),
+            f"{own['batch'] / own['step']:.1f}",
+            f"{1 / own['image']:.1f}",
+            f"{1e3 * own['forward']:.0f}",
+            f"{own['training_bytes'] / 1e6:.0f}",
+            f"{own['inference_bytes'] / 1e6:.0f}",
+        ]
+        for label, own in sorted(times.items(), key=lambda item: item[1]["step"] / item[1]["batch"])
     ]
     return markdown(head, body)
 

@@ -3,9 +3,17 @@
 import importlib.util
 import json
 
+import pytest
+
 from conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/results"
+
+
+def studies():
+    found = sorted(path.parent for path in FOLDER.glob("*/study.yaml"))
+    assert found
+    return found
 
 
 def load_script():
@@ -23,11 +31,29 @@ def test_every_table_of_the_pages_is_the_one_that_the_script_writes():
 
 
 def test_every_kept_study_is_finished():
-    studies = sorted(FOLDER.glob("*/study.yaml"))
-    assert studies
-    for study in studies:
-        results = json.loads((study.parent / "results.json").read_text(encoding="utf-8"))
-        assert results["lines"] and not results["missing"], study.parent.name
+    for study in studies():
+        if not (study / "times.json").is_file():
+            results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+            assert results["lines"] and not results["missing"], study.name
+
+
+def test_seeds_of_two_studies_become_one_line(tmp_path, monkeypatch):
+    redraw = load_script()
+    monkeypatch.setattr(redraw, "HERE", tmp_path)
+    first = {"label": "linear,stride=4", "seeds": [0], "miou": [0.5], "mean": 0.5, "boundary_iou": 0.2, "classes": "a"}
+    second = {"label": "linear,stride=4", "seeds": [1, 2], "miou": [0.6, 0.7], "mean": 0.65, "boundary_iou": 0.5}
+    second["classes"] = "b"
+    for name, line in (("first", first), ("second", second)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps({"study": "decoders", "lines": [line]}))
+
+    [line] = redraw.merged(["first", "second"])
+    assert line["seeds"] == [0, 1, 2] and line["miou"] == [0.5, 0.6, 0.7]
+    assert line["mean"] == pytest.approx(0.6) and line["spread"] == pytest.approx(0.1)
+    assert line["boundary_iou"] == pytest.approx(0.4)
+    assert line["classes"] == "b"  # those of the best seed
+    with pytest.raises(ValueError, match="seeds \\[0\\] are in two"):
+        redraw.merged(["first", "first"])
 
 
 def test_only_small_files_of_known_names_are_kept_and_no_photograph():
@@ -35,7 +61,7 @@ def test_only_small_files_of_known_names_are_kept_and_no_photograph():
     redraw = load_script()
     allowed = {f"labels/{name}.png" for name in (*redraw.LABEL_ROWS, *redraw.STRIDE_ROWS)}
     allowed |= {"redraw.py", "ship.py", "ablation/results.png", "less_data/results.png"}
-    allowed |= {f"{path.parent.name}/{name}" for path in FOLDER.glob("*/study.yaml") for name in redraw.KEPT}
+    allowed |= {f"{study.name}/{name}" for study in studies() for name in redraw.KEPT if (study / name).exists()}
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
     kept = {name for name in files if "__pycache__" not in name}
     assert kept == allowed
