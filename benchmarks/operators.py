@@ -5,7 +5,8 @@
 For D = 384 and 1024 with 3 heads of 100, batch 1: time and peak extra memory, forward and forward + backward, over the
 number of tokens N. Explicit attention, as in the official code, goes up to 16,384 tokens: its matrix grows with N^2.
 The exact step is also given as a share of the machine's peak, the speed of a 2048 x 2048 matrix product in the same
-run. Each cell runs in its own process, which keeps freed memory as `depict train` does. Run it on an idle machine.
+run, and its time as a multiple of that of half as many tokens ("doubling"). Each cell runs in its own process, which
+keeps freed memory as `depict train` does. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ LOOKS = {  # color, marker and label in the picture
     "explicit": ("#D55E00", "o", "explicit softmax, as official"),
     "fused": ("#0072B2", "s", "fused softmax"),
     "exact": ("#009E73", "D", "exact"),
-    "cbsa": ("#CC79A7", "^", "CBSA"),
+    "CBSA": ("#CC79A7", "^", "CBSA"),
 }
 SLOW = 5.0
 """Seconds; a slower call is timed once."""
@@ -57,7 +59,7 @@ def cell(path: str, D: int, N: int, backward: bool) -> dict[str, float]:
         "explicit": official,
         "fused": lambda Z: mssa(Z, P, HEADS),
         "exact": lambda Z: mssa_exact(Z, P, a),
-        "cbsa": lambda Z: module(Z, grid),
+        "CBSA": lambda Z: module(Z, grid),
     }[path]
     slope = torch.ones(1, N, D)
 
@@ -105,12 +107,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for backward in (False, True):
         for D in DIMENSIONS:
-            print(f"\n{'forward + backward' if backward else 'forward'}, D = {D}, {HEADS} heads of {HEAD_DIM}")
-            print(
-                f"{'N':>6}{'explicit':>10}{'fused':>10}{'exact':>10}{'CBSA':>10} ms   "
-                f"{'explicit':>8}{'fused':>8}{'CBSA':>8} x exact   "
-                f"{'explicit':>8}{'fused':>8}{'exact':>8}{'CBSA':>8} MB{'doubling':>10}{'of peak':>9}"
-            )
+            print(f"\n{'Forward + backward' if backward else 'Forward'}, D = {D}:\n\n{head(backward)}")
             before = None
             for N in tokens:
                 row: dict[str, Any] = {"D": D, "tokens": N, "backward": backward}
@@ -129,20 +126,29 @@ def main() -> None:
         draw(rows, options.picture)
 
 
-def line(row: dict[str, Any]) -> str:
-    """One line of the table."""
+def head(backward: bool) -> str:
+    """The first two lines of a Markdown table."""
+    names = ["N", *(f"{name}, ms" for name in LOOKS), "explicit / exact", "fused / exact"]
+    names += [f"memory of {', '.join(LOOKS)}, MB", "doubling", *([] if backward else ["of peak"])]
+    return f"| {' | '.join(names)} |\n{'|---:' * len(names)}|"
 
-    def cells(paths: tuple[str, ...], key: str, unit: float, width: int, digits: int) -> str:
-        values = [row[path][key] * unit if path in row else None for path in paths]
-        return "".join(f"{'–':>{width}}" if v is None else f"{v:>{width}.{digits}f}" for v in values)
+
+def line(row: dict[str, Any]) -> str:
+    """One line of it."""
+
+    def cells(paths: Iterable[str], key: str, unit: float, digits: int) -> list[str]:
+        return [f"{row[path][key] * unit:.{digits}f}" if path in row else "–" for path in paths]
 
     exact = row["exact"]["seconds"]
-    times = cells(tuple(LOOKS), "seconds", 1e3, 10, 1)
-    ratios = cells(("explicit", "fused", "cbsa"), "seconds", 1 / exact, 8, 1)
-    memory = cells(tuple(LOOKS), "bytes", 1e-6, 8, 0)
-    doubling = "" if row["doubling"] is None else f"{row['doubling']:.2f}"
-    share = "" if row["share_of_peak"] is None else f"{100 * row['share_of_peak']:.0f} %"
-    return f"{row['tokens']:>6}{times}      {ratios}           {memory}   {doubling:>10}{share:>9}"
+    texts = [
+        str(row["tokens"]),
+        *cells(LOOKS, "seconds", 1e3, 1),
+        *cells(("explicit", "fused"), "seconds", 1 / exact, 1),
+    ]
+    texts.append(", ".join(cells(LOOKS, "bytes", 1e-6, 0)))
+    texts.append("" if row["doubling"] is None else f"{row['doubling']:.2f}")
+    texts += [] if row["share_of_peak"] is None else [f"{100 * row['share_of_peak']:.0f} %"]
+    return f"| {' | '.join(texts)} |"
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
