@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 from depict import UserError
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
@@ -99,6 +99,7 @@ def test_gradients_are_right(D, heads, M):
     Q, Z, P, a = (tensor.requires_grad_() for tensor in case(D, heads, M, N=4, batch=(2,)))
     assert gradcheck(mssa_exact, (Z, P, a))
     assert gradcheck(msca_exact, (Q, Z, P, a))
+    assert gradgradcheck(mssa_exact, (Z, P, a))
 
 
 @given(

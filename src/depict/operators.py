@@ -10,6 +10,8 @@ also returns the attention. The `exact` form keeps the inverse that the softmax 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -385,7 +387,26 @@ def _masked_solve(V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
 def _gram(W: Tensor, heads: int) -> Tensor:
     """W_h^T W_h of coordinates W (..., N, heads * M), in float32 at least: (..., heads, M, M)."""
     # One product per head reads W in place; a batched one over images and heads would copy it.
-    return torch.stack([W_h.mT @ W_h for W_h in _wide(W).unflatten(-1, (heads, -1)).unbind(-2)], dim=-3)
+    return torch.stack([_Gram.apply(W_h) for W_h in _wide(W).unflatten(-1, (heads, -1)).unbind(-2)], dim=-3)
+
+
+class _Gram(torch.autograd.Function):
+    """W^T W of W (..., N, M), with a gradient of one product over the tokens: autograd would compute two equal ones."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(W: Tensor) -> Tensor:
+        return W.mT @ W
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (W,) = ctx.saved_tensors
+        return W @ (slope + slope.mT)
 
 
 def _inverse(gram: Tensor, a: Tensor) -> Tensor:
