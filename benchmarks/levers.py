@@ -1,4 +1,4 @@
-"""What helps a white-box decoder: variants of DEPICT-US that differ from it in one thing, trained side by side.
+"""What helps a white-box decoder: variants that differ from one of ours in one thing, trained side by side.
 
     python benchmarks/levers.py --out DIR --data ade20k --root ADE20K --freeze-encoder --cache-features \\
         --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled
@@ -9,7 +9,10 @@ A study of `depict study decoders` with more decoders. Each is `depict_us` with 
     us_compress     step sizes keep their negative sign, so that every step lowers the coding rate
     us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
 
-They are not options of the package because none of them paid (docs/ade20k.md).
+They are not options of the package because none of them paid (docs/ade20k.md). One variant of the linear decoder asks
+what a nonlinearity brings:
+
+    sparse          the linear layer on sparse codes of the patches (ISTA, the white-box relative of a ReLU layer)
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from depict.commands import study
 from depict.decoders import register_decoder
+from depict.decoders.base import PatchDecoder
+from depict.decoders.blocks import ISTABlock
 from depict.decoders.depict import DepictUS
-from depict.decoders.heads import Head, unit
+from depict.decoders.heads import Head, LinearHead, unit
 from depict.errors import UserError
 from depict.operators import SubspaceAttention
 from depict.training.stopping import InterruptedTraining
@@ -104,8 +109,16 @@ class Scaled(DepictUS):
         self.head = ScaledCosineHead(num_classes)
 
 
+class Sparse(PatchDecoder):
+    """One sparse-coding step on the patches, then a linear layer."""
+
+    def __init__(self, dim: int, num_classes: int):
+        super().__init__(dim, num_classes, [ISTABlock(dim)], LinearHead(num_classes))
+
+
 def main() -> int:
     for name, decoder in (
+        ("sparse", Sparse),
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),
         ("us_scaled", Scaled),

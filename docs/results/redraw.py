@@ -267,6 +267,7 @@ def _full_name(line: Line) -> str:
     parts = [_name(line), settings.get("decoder.operator")]
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
+    parts += ["stem"] if settings.get("neck.stem") == "true" else []
     parts += ["started from the data"] if settings.get("start") == "data" else []
     return ", ".join(part for part in parts if part)
 
