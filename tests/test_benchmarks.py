@@ -13,7 +13,7 @@ SMALL = {
     "denormals": "",
     "levers": "--out study --data scenes --encoder vit_tiny_patch16_224 --encoder.pretrained False --encoder.dim 64 "
     "--encoder.depth 1 --image-size 64 --freeze-encoder --cache-features --data.every 64 --data.holdout 0.25 "
-    "--epochs 1 --batch 4 --device cpu --decoders us_orthonormal us_compress us_scaled",
+    "--epochs 1 --batch 4 --device cpu --decoders us_orthonormal us_compress us_scaled sparse",
     "inference": "--only resized --size 64 --rounds 1",
     "loading": "--images 4 --batches 2",
     "loss": "--classes 3 --side 64 --batch 1 --repeats 1",
