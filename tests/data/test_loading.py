@@ -1,6 +1,8 @@
 """The order of images in a training, and the batches made of it."""
 
+import multiprocessing
 import pickle
+import subprocess
 from itertools import chain
 
 import pytest
@@ -97,3 +99,28 @@ def test_a_broken_file_stops_the_batches_with_its_one_line(tmp_path, workers):
     with pytest.raises(UserError) as caught:
         list(training_batches(dataset, AUGMENTATION, Schedule(2, 1, 1), workers))
     assert str(caught.value) == f"'{broken}' is empty (0 bytes)."
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_training(tmp_path, name):
+    """As Ctrl-C, a closed terminal, Slurm and `timeout` send it: the training still needs its batches to stop well."""
+    loaded = many_batches(tmp_path)
+    next(loaded)
+    [worker] = multiprocessing.active_children()
+    subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)  # the sender must not be this process
+    assert len(list(loaded)) == 59
+
+
+def test_the_training_itself_can_end_its_workers(tmp_path):
+    loaded = many_batches(tmp_path)
+    next(loaded)
+    [worker] = multiprocessing.active_children()
+    worker.terminate()
+    worker.join(20)
+    assert worker.exitcode == 0
+
+
+def many_batches(root):
+    """60 batches of one worker, which is only a few of them ahead."""
+    dataset = create_dataset("camvid", camvid(root, [0, 1, 2, 11], count=5), "train")
+    return training_batches(dataset, AUGMENTATION, Schedule(5, 2, 20), workers=1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -86,6 +89,7 @@ def training_batches(
         collate_fn=_Collate(augmentation.crop),
         pin_memory=pin_memory,
         prefetch_factor=4 if workers else None,
+        worker_init_fn=_leave_signals_to_the_training,
         # Without one of its own, the loader would draw from the generator that the model uses.
         generator=torch.Generator(),
     )
@@ -93,6 +97,26 @@ def training_batches(
         if isinstance(batch, UserError):
             raise batch
         yield batch
+
+
+def _leave_signals_to_the_training(worker: int) -> None:
+    """In a worker: survive signals that a terminal or a scheduler sends to all processes of a training.
+
+    The training saves its state first, and then ends its workers, by SIGTERM if need be.
+    """
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # it tells who sent a signal; macOS and Windows do not have it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_the_training, daemon=True).start()
+
+
+def _end_with_the_training() -> None:
+    """End this worker at the SIGTERM of its training, and at no other."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 class _Examples(TorchDataset):
