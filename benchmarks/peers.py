@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ from depict.io.files import read_json, write_json, write_text
 from depict.io.yaml import to_dict, write_yaml
 from depict.model import SegmentationModel
 from depict.studies.collect import collect
-from depict.studies.plan import EVALUATION, FILE, Study, distinct_cells, open_study, plan, read_study
+from depict.studies.plan import FILE, Study, distinct_cells, open_study, plan, read_study
 from depict.studies.running import run as run_study
 from depict.studies.tables import markdown_table, mean_and_spread
 from depict.terminal import say, say_text
@@ -218,18 +217,15 @@ def read_times(out: Path) -> dict[str, Any]:
 def summary(study: Study, out: Path, named: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each decoder: scores if it is trained, times if it is measured."""
     lines, times = {line["label"]: line for line in collect(study, out)}, read_times(out)
-    finished: dict[str, list[Path]] = {}
-    for cell in plan(study):
-        finished.setdefault(cell.label, []).extend([cell.folder(out)] if cell.finished(out) else [])
     rows = []
-    for label, folders in finished.items():
-        evaluations = [read_json(folder / EVALUATION, "remove it to evaluate again") for folder in folders]
-        iou = [{each["name"]: each["iou"] for each in evaluation["classes"]} for evaluation in evaluations]
-        if iou and (unknown := [name for name in named if name not in iou[0]]):
-            raise UserError(f"--named: there is no class '{unknown[0]}', only {', '.join(iou[0])}.")
-        classes = {name: statistics.fmean(seed[name] or 0.0 for seed in iou) if iou else None for name in named}
+    for label in dict.fromkeys(cell.label for cell in plan(study)):
+        line: dict[str, Any] = dict(lines.get(label, {}))
+        iou = line.get("class_means", {})
+        if line and (unknown := [name for name in named if name not in iou]):
+            raise UserError(f"--named: there is no class '{unknown[0]}', only {', '.join(iou)}.")
         keys = ("seeds", "mean", "spread", "boundary_iou", "parameters", "multiply_adds", "images_per_second")
-        scores = {key: lines[label][key] for key in keys} if label in lines else {}  # type: ignore[literal-required]
+        scores = {key: line[key] for key in keys} if line else {}
+        classes = {name: iou.get(name) for name in named}
         rows.append({"label": label, "scores": scores, "classes": classes, "times": times.get(label, {})})
     return rows
 

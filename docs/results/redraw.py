@@ -33,8 +33,9 @@ NEWER |= {
     "us_orthonormal": "DEPICT-US, orthonormal bases",
     "us_compress": "DEPICT-US, steps that only compress",
     "us_scaled": "DEPICT-US, scaled cosine",
+    "sparse": "linear on sparse codes",
 }
-"""Variants of DEPICT-US: benchmarks/levers.py."""
+"""Variants of our decoders: benchmarks/levers.py."""
 THIN = ("pole", "sign", "pedestrian")
 LABEL_ROWS = {
     "1_linear": "linear",
@@ -73,22 +74,27 @@ def _labeled(line: Line, key: str = "label") -> Line:
 
 
 def merged(studies: Sequence[str]) -> list[Line]:
-    """The lines of several studies, the best first; a decoder's seeds become one line, with the classes of its best."""
+    """The lines of several studies, the best first; the seeds of a decoder become one line."""
     lines: dict[str, Line] = {}
     for line in (line for study in studies for line in lines_of(study)):
+        if len(line["seeds"]) == 1:
+            line.setdefault("class_means", line["classes"])  # which older studies were kept without
         if (other := lines.get(line["label"])) is None:
             lines[line["label"]] = line
             continue
         if both := set(line["seeds"]) & set(other["seeds"]):
             raise ValueError(f"{line['label']}: seeds {sorted(both)} are in two of the studies {', '.join(studies)}")
         miou = [*other["miou"], *line["miou"]]
-        boundary = [one["boundary_iou"] for one in (other, line) for _ in one["seeds"]]
-        lines[line["label"]] = max(other, line, key=lambda one: max(one["miou"])) | {
+        every = [one for one in (other, line) for _ in one["seeds"]]
+        lines[line["label"]] = line | {
             "seeds": [*other["seeds"], *line["seeds"]],
             "miou": miou,
             "mean": statistics.fmean(miou),
             "spread": statistics.stdev(miou),
-            "boundary_iou": statistics.fmean(boundary),
+            "boundary_iou": statistics.fmean(one["boundary_iou"] for one in every),
+            "class_means": {
+                name: statistics.fmean(one["class_means"][name] for one in every) for name in line["class_means"]
+            },
         }
     return sorted(lines.values(), key=lambda line: -line["mean"])
 
@@ -220,13 +226,23 @@ def strides(*studies: str) -> str:
             line["settings"].get("stride", "4"),
             percent(line),
             f"{100 * line['boundary_iou']:.2f}",
-            *(f"{100 * line['classes'][name]:.1f}" for name in THIN),
+            *(f"{100 * line['class_means'][name]:.1f}" for name in THIN),
             f"{line['parameters'] / 1e6:.3f} M",
             f"{line['multiply_adds'] / 1e9:.3f}",
         ]
         for line in merged(studies)
     ]
     return markdown(head, body)
+
+
+def seeds(*studies: str) -> str:
+    """mIoU of each seed, of the decoders on the levels of EfficientNet-Lite0 that have several."""
+    lines = [line for line in merged(studies) if len(line["seeds"]) > 1]
+    body = [
+        [f"{_full_name(line)}, stride {line['settings']['stride']}", *(f"{100 * miou:.2f}" for miou in line["miou"])]
+        for line in lines
+    ]
+    return markdown(["mIoU %", *(f"seed {seed}" for seed in lines[0]["seeds"])], body)
 
 
 def speed(study: str) -> str:
@@ -412,7 +428,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
     "start": start,
-    "strides": lambda: strides("strides", "decoders"),
+    "strides": lambda: strides("strides", "decoders", "rest", "seeds", "nonlinear"),
+    "seeds": lambda: seeds("strides", "decoders", "seeds"),
+    "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen"),

@@ -40,9 +40,10 @@ def test_every_kept_study_is_finished():
 def test_seeds_of_two_studies_become_one_line(tmp_path, monkeypatch):
     redraw = load_script()
     monkeypatch.setattr(redraw, "HERE", tmp_path)
-    first = {"label": "linear,stride=4", "seeds": [0], "miou": [0.5], "mean": 0.5, "boundary_iou": 0.2, "classes": "a"}
+    first = {"label": "linear,stride=4", "seeds": [0], "miou": [0.5], "mean": 0.5, "boundary_iou": 0.2}
+    first["classes"] = {"car": 0.2}
     second = {"label": "linear,stride=4", "seeds": [1, 2], "miou": [0.6, 0.7], "mean": 0.65, "boundary_iou": 0.5}
-    second["classes"] = "b"
+    second |= {"classes": {"car": 0.9}, "class_means": {"car": 0.8}}
     for name, line in (("first", first), ("second", second)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps({"study": "decoders", "lines": [line]}))
@@ -51,7 +52,7 @@ def test_seeds_of_two_studies_become_one_line(tmp_path, monkeypatch):
     assert line["seeds"] == [0, 1, 2] and line["miou"] == [0.5, 0.6, 0.7]
     assert line["mean"] == pytest.approx(0.6) and line["spread"] == pytest.approx(0.1)
     assert line["boundary_iou"] == pytest.approx(0.4)
-    assert line["classes"] == "b"  # those of the best seed
+    assert line["class_means"] == {"car": pytest.approx(0.6)}
     with pytest.raises(ValueError, match="seeds \\[0\\] are in two"):
         redraw.merged(["first", "first"])
 

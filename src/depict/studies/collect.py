@@ -49,6 +49,8 @@ class Line(TypedDict):
     """The cell with the best seed."""
     classes: dict[str, float | None]
     """IoU of each class, best seed."""
+    class_means: dict[str, float | None]
+    """IoU of each class, mean over the seeds."""
     multiscale: float | None
     """mIoU at several scales, best seed."""
     parameters: int
@@ -104,6 +106,7 @@ def _line(cells: list[Cell], out: Path) -> Line:
     last_scores = [_last_score(folder) for folder in folders]
     times = [training_time(folder, cell.images) for folder, cell in zip(folders, cells, strict=True)]
     seconds = sum(spent for spent, _, _ in times)
+    iou = [{row["name"]: row["iou"] for row in evaluation["classes"]} for evaluation in evaluations]
     config, classes = read_run(folders[best])
     size, multiply_adds = _costs(config, len(classes))
     return {
@@ -118,7 +121,8 @@ def _line(cells: list[Cell], out: Path) -> Line:
         "pixel_accuracy": _mean([evaluation["aacc"] for evaluation in evaluations]),
         "boundary_iou": _mean([evaluation["boundary_iou"] for evaluation in evaluations]),
         "best": cells[best].name,
-        "classes": {row["name"]: row["iou"] for row in evaluations[best]["classes"]},
+        "classes": iou[best],
+        "class_means": {name: _mean([seed[name] for seed in iou]) for name in iou[best]},
         "multiscale": _score(_read(multiscale)) if multiscale.is_file() else None,
         "parameters": size,
         "multiply_adds": multiply_adds,
