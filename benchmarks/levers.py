@@ -13,11 +13,19 @@ They are not options of the package because none of them paid (docs/ade20k.md). 
 what a nonlinearity brings:
 
     sparse          the linear layer on sparse codes of the patches (ISTA, the white-box relative of a ReLU layer)
+
+Three have one thing each of SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
+linear decoder on our neck at stride 4 does:
+
+    linear_fine     the level of stride 2, too, averaged to stride 4
+    linear_relu     BatchNorm and ReLU after the neck
+    linear_raw      no LayerNorms in the neck
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +34,12 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from depict.commands import study
 from depict.decoders import register_decoder
-from depict.decoders.base import PatchDecoder
+from depict.decoders.base import Grid, LevelDecoder, PatchDecoder
 from depict.decoders.blocks import ISTABlock
 from depict.decoders.depict import DepictUS
 from depict.decoders.heads import Head, LinearHead, unit
 from depict.errors import UserError
+from depict.neck import DEFAULT_DIM, Neck
 from depict.operators import SubspaceAttention
 from depict.training.stopping import InterruptedTraining
 
@@ -116,8 +125,55 @@ class Sparse(PatchDecoder):
         super().__init__(dim, num_classes, [ISTABlock(dim)], LinearHead(num_classes))
 
 
+class LinearOnLevels(LevelDecoder):
+    """The linear decoder on our neck at stride 4, as one decoder that takes the levels."""
+
+    def __init__(self, dims: Sequence[int], num_classes: int):
+        super().__init__(dims, num_classes)
+        self.neck = Neck(dims, DEFAULT_DIM)
+        self.between: nn.Module = nn.Identity()
+        self.head = nn.Conv2d(DEFAULT_DIM, num_classes, 1)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor:  # type: ignore[override]
+        """Masks (B, C, h, w)."""
+        tokens = self.neck(levels, grid).mT.unflatten(-1, grid)
+        return self.head(self.between(tokens))
+
+
+class Fine(LinearOnLevels):
+    """With the level of stride 2."""
+
+    finest = 2
+
+    def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor:  # type: ignore[override]
+        """Masks (B, C, h, w)."""
+        finest = F.avg_pool2d(levels[0].permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        return super().forward([finest, *levels[1:]], grid)
+
+
+class Rectified(LinearOnLevels):
+    """With BatchNorm and ReLU after the neck."""
+
+    def __init__(self, dims: Sequence[int], num_classes: int):
+        super().__init__(dims, num_classes)
+        self.between = nn.Sequential(nn.BatchNorm2d(DEFAULT_DIM), nn.ReLU())
+
+
+class Raw(LinearOnLevels):
+    """Without LayerNorms."""
+
+    def __init__(self, dims: Sequence[int], num_classes: int):
+        super().__init__(dims, num_classes)
+        self.neck.norms = nn.ModuleList(nn.Identity() for _ in dims)
+
+
 def main() -> int:
     for name, decoder in (
+        ("linear_fine", Fine),
+        ("linear_raw", Raw),
+        ("linear_relu", Rectified),
         ("sparse", Sparse),
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),
