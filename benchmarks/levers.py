@@ -7,6 +7,7 @@ A study of `depict study decoders` with more decoders. Each is `depict_us` with 
 
     us_orthonormal  the basis of each head is kept orthonormal, as the derivation assumes
     us_compress     step sizes keep their negative sign, so that every step lowers the coding rate
+    us_principal    bases start as principal directions of the first batch's tokens, one cluster of them for each head
     us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
 
 They are not options of the package because none of them paid (docs/ade20k.md). One variant of the linear decoder asks
@@ -26,16 +27,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
+from depict.analysis.kmeans import kmeans
 from depict.commands import study
 from depict.decoders import register_decoder
-from depict.decoders.base import Grid, LevelDecoder, PatchDecoder
-from depict.decoders.blocks import ISTABlock
+from depict.decoders.base import Grid, LevelDecoder, PatchDecoder, Trace
+from depict.decoders.blocks import ISTABlock, MSSABlock
 from depict.decoders.depict import DepictUS
 from depict.decoders.heads import Head, LinearHead, unit
 from depict.errors import UserError
@@ -110,6 +113,34 @@ class Compress(DepictUS):
             register_parametrization(operator, "step_size", Negative())
 
 
+class Principal(DepictUS):
+    """Bases that start as the principal directions of tokens."""
+
+    started: Tensor
+
+    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int = 3, head_dim: int = 100):
+        super().__init__(dim, num_classes, layers, heads, head_dim)
+        self.register_buffer("started", torch.tensor(False))
+
+    def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor:
+        """Masks (B, C, h, w) of the tokens Z (B, N, D)."""
+        if self.training and not self.started:
+            self.start(Z)
+        return super().forward(Z, grid, trace)
+
+    @torch.no_grad()
+    def start(self, Z: Tensor) -> None:
+        """Set P of every layer to the leading principal directions of its normalized input, cluster by cluster."""
+        for layer, operator in zip(self.layers, operators(self), strict=True):
+            tokens = cast(MSSABlock, layer).norm(Z).flatten(0, 1)
+            clusters = torch.from_numpy(kmeans(tokens.numpy(), operator.heads))
+            for cluster, basis in enumerate(operator.bases()):
+                own = tokens[clusters == cluster]
+                basis.copy_(torch.linalg.eigh(own.mT @ own).eigenvectors.mT.flip(0)[: len(basis)])
+            Z = layer(Z)
+        self.started.fill_(True)
+
+
 class Scaled(DepictUS):
     """The cosine, scaled class by class."""
 
@@ -177,6 +208,7 @@ def main() -> int:
         ("sparse", Sparse),
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),
+        ("us_principal", Principal),
         ("us_scaled", Scaled),
     ):
         register_decoder(name, decoder)

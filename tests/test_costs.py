@@ -81,10 +81,14 @@ def test_every_head_is_counted(name, head):
     assert decoder_costs(*model, head=head)[1] == counted(*model, head=head)
 
 
-@pytest.mark.parametrize("dim", [64, 400], ids=["embedding space, D <= K", "coordinates, D > K"])
+@pytest.mark.parametrize(
+    ("dim", "grid"),
+    [(64, (12, 16)), (64, (3, 4)), (400, (3, 4))],
+    ids=["embedding space", "coordinates of few tokens", "coordinates, D > K"],
+)
 @pytest.mark.parametrize(("name", "layers"), [("depict_sa", 3), ("depict_ca", 3), ("depict_us", 2)])
-def test_the_exact_operator_is_counted_with_its_inverses_which_pytorch_leaves_out(name, layers, dim):
-    model = (name, dim, 5, (3, 4))
+def test_the_exact_operator_is_counted_with_its_inverses_which_pytorch_leaves_out(name, layers, dim, grid):
+    model = (name, dim, 5, grid)
     inverses = layers * 3 * 100**3 // 2 + (3 * 3 * 50**3 // 2 if name == "depict_ca" else 0)
     counts = counted(*model, device="cpu", operator="exact")
     assert decoder_costs(*model, operator="exact")[1] == pytest.approx(counts + inverses, abs=3)

@@ -10,9 +10,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from depict import UserError
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
-from depict.operators import MSCA, MSSA, exact_kernel, inverse_by_products, msca_exact, mssa_exact
+from depict.operators import MSCA, MSSA, exact_kernel, exact_work, inverse_by_products, msca_exact, mssa_exact
 
-SHAPES = {"coordinates, D > K": (9, 2, 3), "embedding space, D <= K": (5, 2, 3)}
+SHAPES = {"coordinates, D > K": (9, 2, 3), "coordinates of few tokens": (5, 2, 3), "embedding space": (2, 2, 3)}
 every_path = pytest.mark.parametrize(("D", "heads", "M"), SHAPES.values(), ids=SHAPES)
 
 
@@ -40,6 +40,11 @@ def total_rate(Y, P, a):
     heads = P.unflatten(0, (len(a), -1))
     N, M = len(Y), heads.shape[1]
     return sum(projected_coding_rate(Y, p, math.sqrt(M / (N * s))) / s for p, s in zip(heads, a.tolist(), strict=True))
+
+
+def test_the_shapes_take_both_paths():
+    paths = {name: {exact_work(7, C, heads * M, D, heads)[1] for C in (0, 3)} for name, (D, heads, M) in SHAPES.items()}
+    assert list(paths.values()) == [{False}, {False}, {True}]
 
 
 @every_path

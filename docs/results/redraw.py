@@ -34,6 +34,9 @@ NEWER |= {
     "us_compress": "DEPICT-US, steps that only compress",
     "us_scaled": "DEPICT-US, scaled cosine",
     "sparse": "linear on sparse codes",
+    "linear_fine": "linear, with the level of stride 2",
+    "linear_relu": "linear after BatchNorm and ReLU",
+    "linear_raw": "linear, neck without LayerNorms",
 }
 """Variants of our decoders: benchmarks/levers.py."""
 THIN = ("pole", "sign", "pedestrian")
@@ -52,13 +55,15 @@ Line = dict[str, Any]
 
 
 def take(runs: Path) -> None:
-    """Copy the small files of all studies below `runs`."""
+    """Copy the small files of all studies below `runs`, with the last part of the data's path only."""
     for study in sorted(runs.glob("*/study.yaml")):
         target = HERE / study.parent.name
         target.mkdir(exist_ok=True)
         for name in KEPT:
             if (study.parent / name).exists():
                 shutil.copyfile(study.parent / name, target / name)
+        kept = (target / "study.yaml").read_text(encoding="utf-8")
+        (target / "study.yaml").write_text(re.sub(r"\broot: /\S*/", "root: ", kept), encoding="utf-8")
 
 
 def lines_of(study: str) -> list[Line]:
@@ -239,7 +244,10 @@ def seeds(*studies: str) -> str:
     """mIoU of each seed, of the decoders on the levels of EfficientNet-Lite0 that have several."""
     lines = [line for line in merged(studies) if len(line["seeds"]) > 1]
     body = [
-        [f"{_full_name(line)}, stride {line['settings']['stride']}", *(f"{100 * miou:.2f}" for miou in line["miou"])]
+        [
+            f"{_full_name(line)}, stride {line['settings'].get('stride', 4)}",
+            *(f"{100 * miou:.2f}" for miou in line["miou"]),
+        ]
         for line in lines
     ]
     return markdown(["mIoU %", *(f"seed {seed}" for seed in lines[0]["seeds"])], body)
@@ -428,8 +436,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
     "start": start,
-    "strides": lambda: strides("strides", "decoders", "rest", "seeds", "nonlinear"),
-    "seeds": lambda: seeds("strides", "decoders", "seeds"),
+    "strides": lambda: strides("strides", "decoders", "rest", "seeds", "segformer_seeds", "nonlinear"),
+    "seeds": lambda: seeds("strides", "decoders", "rest", "seeds", "segformer_seeds"),
+    "stem": lambda: strides("stem"),
+    "toward_segformer": lambda: strides("toward_segformer"),
     "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
     "init": init,

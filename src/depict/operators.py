@@ -344,13 +344,15 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     """step_size * sum_h V_h S_h^-1 P'_h with S_h = I + a_h W_h^T W_h, for queries Q (..., C, D), tokens Z (..., N, D).
 
     S_h^-1 and the step size are multiplied into P'_h before the tokens, so the work on N tokens is three matrix
-    products: N D K, N K M and N D K multiply-adds. If D <= K, two products in the embedding space, N D D each, are
-    fewer. Gram matrices and inverses are computed in float32 at least: in bfloat16, S_h would not be positive definite.
+    products: N D K, N K M and N D K multiply-adds. Two products in the embedding space, N D D each, may be fewer. Gram
+    matrices and inverses are computed in float32 at least: in bfloat16, S_h would not be positive definite.
     """
     heads, (K, D) = len(a), P.shape
     _check_bases(Q, P, heads)
     _check_bases(Z, P, heads)
-    if D <= K:
+    # An exported model takes any number of tokens, so there the form cannot depend on it.
+    tokens, queries = Z.shape[-2], 0 if Q is Z else Q.shape[-2]
+    if D <= K if torch.compiler.is_exporting() else exact_work(tokens, queries, K, D, heads)[1]:
         with torch.autocast(Z.device.type, enabled=False):
             bases = _wide(P).unflatten(0, (heads, -1))
             covariance = _gram(Z, 1)
@@ -362,6 +364,18 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     with torch.autocast(Z.device.type, enabled=False):
         lifted = step_size * (_inverse(_gram(W, heads), a) @ _wide(P).unflatten(0, (heads, -1)))
     return V @ lifted.flatten(-3, -2).to(V.dtype)
+
+
+def exact_work(tokens: int, queries: int, K: int, D: int, heads: int) -> tuple[int, bool]:
+    """Multiply-adds of the exact step, and whether it is computed in the embedding space, which is chosen if cheaper.
+
+    `queries` are the rows of Q, 0 if Q is Z.
+    """
+    M, rows = K // heads, queries or tokens
+    inverse = heads * M**3 // 2  # Cholesky factor M^3 / 6, inverse from it M^3 / 3
+    embedded = (tokens + rows) * D * D + 2 * K * D * (D + M)
+    projected = (tokens + queries + rows) * K * D + (tokens + D) * K * M
+    return min(embedded, projected) + inverse, embedded <= projected
 
 
 def _token_weights(mask: Tensor, W: Tensor) -> Tensor:

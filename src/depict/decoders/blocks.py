@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depict.errors import UserError
-from depict.operators import MSCA, MSSA, attention_weights, check_dropout
+from depict.operators import MSCA, MSSA, attention_weights, check_dropout, exact_work
 
 LAYER_NORM = 5
 """Operations per element of a LayerNorm, by the paper's convention (costs.py)."""
@@ -71,13 +71,8 @@ class SubspaceBlock(SubBlock):
     def exact_multiply_adds(self, tokens: int, queries: int) -> int:
         """The norm and the exact operator: its products with tokens, bases and the inverse of every head."""
         K, D = self.operator.P.shape
-        heads = self.operator.heads
-        M = K // heads
-        inverse = heads * M**3 // 2  # Cholesky factor M^3 / 6, inverse from it M^3 / 3
-        if D <= K:
-            return LAYER_NORM * tokens * D + (tokens + queries) * D * D + K * D * (2 * D + 2 * M) + inverse
-        projected = tokens if queries == tokens else tokens + queries
-        return LAYER_NORM * tokens * D + projected * K * D + (tokens + D) * K * M + queries * K * D + inverse
+        work, _ = exact_work(tokens, queries, K, D, self.operator.heads)
+        return LAYER_NORM * tokens * D + work
 
 
 class MSSABlock(SubspaceBlock):
@@ -103,7 +98,7 @@ class MSSABlock(SubspaceBlock):
     def multiply_adds(self, tokens: int) -> int:
         """The norm, two products with P and two with the attention."""
         if self.exact:
-            return self.exact_multiply_adds(tokens, tokens)
+            return self.exact_multiply_adds(tokens, 0)
         K, D = self.operator.P.shape
         return LAYER_NORM * tokens * D + 2 * tokens * K * D + 2 * tokens * tokens * K
 
