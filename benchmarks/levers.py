@@ -38,7 +38,7 @@ from depict.analysis.kmeans import kmeans
 from depict.commands import study
 from depict.decoders import register_decoder
 from depict.decoders.base import Grid, LevelDecoder, PatchDecoder, Trace
-from depict.decoders.blocks import ISTABlock, MSSABlock
+from depict.decoders.blocks import ISTABlock, MSSABlock, init_linear_layers
 from depict.decoders.depict import DepictUS
 from depict.decoders.heads import Head, LinearHead, unit
 from depict.errors import UserError
@@ -163,14 +163,13 @@ class LinearOnLevels(LevelDecoder):
         super().__init__(dims, num_classes)
         self.neck = Neck(dims, DEFAULT_DIM)
         self.between: nn.Module = nn.Identity()
-        self.head = nn.Conv2d(DEFAULT_DIM, num_classes, 1)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        self.head = nn.Linear(DEFAULT_DIM, num_classes)
+        init_linear_layers(self.head)
 
     def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor:  # type: ignore[override]
         """Masks (B, C, h, w)."""
-        tokens = self.neck(levels, grid).mT.unflatten(-1, grid)
-        return self.head(self.between(tokens))
+        tokens = self.between(self.neck(levels, grid).mT).mT
+        return self.head(tokens).mT.unflatten(-1, grid)
 
 
 class Fine(LinearOnLevels):
@@ -189,7 +188,7 @@ class Rectified(LinearOnLevels):
 
     def __init__(self, dims: Sequence[int], num_classes: int):
         super().__init__(dims, num_classes)
-        self.between = nn.Sequential(nn.BatchNorm2d(DEFAULT_DIM), nn.ReLU())
+        self.between = nn.Sequential(nn.BatchNorm1d(DEFAULT_DIM), nn.ReLU())
 
 
 class Raw(LinearOnLevels):
