@@ -15,12 +15,13 @@ what a nonlinearity brings:
 
     sparse          the linear layer on sparse codes of the patches (ISTA, the white-box relative of a ReLU layer)
 
-Three have one thing each of SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
+Four are on the way to SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
 linear decoder on our neck at stride 4 does:
 
     linear_fine     the level of stride 2, too, averaged to stride 4
     linear_relu     BatchNorm and ReLU after the neck
     linear_raw      no LayerNorms in the neck
+    linear_all      all three: what is left are the two linear maps in a row that SegFormer has for each level
 """
 
 from __future__ import annotations
@@ -199,8 +200,13 @@ class Raw(LinearOnLevels):
         self.neck.norms = nn.ModuleList(nn.Identity() for _ in dims)
 
 
+class Together(Raw, Rectified, Fine):
+    """All three."""
+
+
 def main() -> int:
     for name, decoder in (
+        ("linear_all", Together),
         ("linear_fine", Fine),
         ("linear_raw", Raw),
         ("linear_relu", Rectified),
