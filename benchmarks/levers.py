@@ -15,13 +15,14 @@ what a nonlinearity brings:
 
     sparse          the linear layer on sparse codes of the patches (ISTA, the white-box relative of a ReLU layer)
 
-Four are on the way to SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
+Five are on the way to SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
 linear decoder on our neck at stride 4 does:
 
     linear_fine     the level of stride 2, too, averaged to stride 4
     linear_relu     BatchNorm and ReLU after the neck
     linear_raw      no LayerNorms in the neck
     linear_all      all three: what is left are the two linear maps in a row that SegFormer has for each level
+    linear_deep     these two maps alone: the same functions as one map, trained differently
 """
 
 from __future__ import annotations
@@ -204,9 +205,21 @@ class Together(Raw, Rectified, Fine):
     """All three."""
 
 
+class Deep(LinearOnLevels):
+    """Two linear maps in a row for each level."""
+
+    def __init__(self, dims: Sequence[int], num_classes: int):
+        super().__init__(dims, num_classes)
+        for index, first in enumerate(self.neck.maps):
+            second = nn.Linear(DEFAULT_DIM, DEFAULT_DIM, bias=False)
+            nn.init.normal_(second.weight, std=DEFAULT_DIM**-0.5)
+            self.neck.maps[index] = nn.Sequential(first, second)
+
+
 def main() -> int:
     for name, decoder in (
         ("linear_all", Together),
+        ("linear_deep", Deep),
         ("linear_fine", Fine),
         ("linear_raw", Raw),
         ("linear_relu", Rectified),

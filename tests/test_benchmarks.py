@@ -13,7 +13,8 @@ SMALL = {
     "denormals": "",
     "levers": "--out study --data scenes --encoder test_efficientnet --encoder.pretrained False --image-size 64 "
     "--data.every 64 --data.holdout 0.25 --data.workers 0 --epochs 1 --batch 4 --device cpu "
-    "--decoders us_orthonormal us_compress us_principal us_scaled sparse linear_fine linear_relu linear_raw linear_all",
+    "--decoders us_orthonormal us_compress us_principal us_scaled sparse "
+    "linear_fine linear_relu linear_raw linear_all linear_deep",
     "inference": "--only resized --size 64 --rounds 1",
     "loading": "--images 4 --batches 2",
     "loss": "--classes 3 --side 64 --batch 1 --repeats 1",

@@ -37,6 +37,8 @@ NEWER |= {
     "linear_fine": "linear, with the level of stride 2",
     "linear_relu": "linear after BatchNorm and ReLU",
     "linear_raw": "linear, neck without LayerNorms",
+    "linear_all": "linear with all of these but the two maps",
+    "linear_deep": "linear, two maps in a row for each level",
 }
 """Variants of our decoders: benchmarks/levers.py."""
 THIN = ("pole", "sign", "pedestrian")
@@ -224,6 +226,17 @@ def start() -> str:
 
 def strides(*studies: str) -> str:
     """Decoders on the levels of EfficientNet-Lite0, the best first."""
+    return _strides(merged(studies))
+
+
+def toward_segformer() -> str:
+    """From the linear decoder to SegFormer's head, with seed 0."""
+    ends = ("linear,stride=4", "smp_segformer")
+    variants = merged(("strides", "rest", "toward_segformer", "toward_segformer_all", "toward_segformer_deep"))
+    return _strides([line for line in variants if line["label"] in ends or line["label"].startswith("linear_")])
+
+
+def _strides(lines: Sequence[Line]) -> str:
     head = ["decoder", "stride", "mIoU %", "boundary IoU %", *(f"{name} %" for name in THIN), "parameters", "GFLOPs"]
     body = [
         [
@@ -235,7 +248,7 @@ def strides(*studies: str) -> str:
             f"{line['parameters'] / 1e6:.3f} M",
             f"{line['multiply_adds'] / 1e9:.3f}",
         ]
-        for line in merged(studies)
+        for line in lines
     ]
     return markdown(head, body)
 
@@ -439,11 +452,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "strides": lambda: strides("strides", "decoders", "rest", "seeds", "segformer_seeds", "nonlinear"),
     "seeds": lambda: seeds("strides", "decoders", "rest", "seeds", "segformer_seeds"),
     "stem": lambda: strides("stem"),
-    "toward_segformer": lambda: strides("toward_segformer"),
+    "toward_segformer": toward_segformer,
     "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen"),
+    "ade20k_long": lambda: ade20k("ade20k_long"),
     "ade20k_tuning": lambda: ade20k("ade20k_tuning"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
