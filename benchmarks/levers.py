@@ -15,14 +15,14 @@ what a nonlinearity brings:
 
     sparse          the linear layer on sparse codes of the patches (ISTA, the white-box relative of a ReLU layer)
 
-Five are on the way to SegFormer's head, which sums linear maps of the levels of a hierarchical encoder, as the
-linear decoder on our neck at stride 4 does:
+Five are on the way from the linear decoder on our neck at stride 4 to SegFormer's head. Both sum linear maps of the
+levels of a hierarchical encoder:
 
     linear_fine     the level of stride 2, too, averaged to stride 4
     linear_relu     BatchNorm and ReLU after the neck
     linear_raw      no LayerNorms in the neck
-    linear_all      all three: what is left are the two linear maps in a row that SegFormer has for each level
-    linear_deep     these two maps alone: the same functions as one map, trained differently
+    linear_all      all three; SegFormer's head also has a second linear map for each level
+    linear_deep     this second map alone: the same functions as with one map, trained differently
 """
 
 from __future__ import annotations

@@ -350,9 +350,12 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     heads, (K, D) = len(a), P.shape
     _check_bases(Q, P, heads)
     _check_bases(Z, P, heads)
-    # An exported model takes any number of tokens, so there the form cannot depend on it.
-    tokens, queries = Z.shape[-2], 0 if Q is Z else Q.shape[-2]
-    if D <= K if torch.compiler.is_exporting() else exact_work(tokens, queries, K, D, heads)[1]:
+    if torch.compiler.is_exporting():  # for any number of tokens, so the form must not depend on it
+        in_embedding_space = D <= K
+    else:
+        embedded, projected = exact_work(Z.shape[-2], 0 if Q is Z else Q.shape[-2], K, D, heads)
+        in_embedding_space = embedded <= projected
+    if in_embedding_space:
         with torch.autocast(Z.device.type, enabled=False):
             bases = _wide(P).unflatten(0, (heads, -1))
             covariance = _gram(Z, 1)
@@ -366,16 +369,16 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     return V @ lifted.flatten(-3, -2).to(V.dtype)
 
 
-def exact_work(tokens: int, queries: int, K: int, D: int, heads: int) -> tuple[int, bool]:
-    """Multiply-adds of the exact step, and whether it is computed in the embedding space, which is chosen if cheaper.
+def exact_work(tokens: int, queries: int, K: int, D: int, heads: int) -> tuple[int, int]:
+    """Multiply-adds of the exact step in the embedding space, and on coordinates W; the cheaper form is computed.
 
-    `queries` are the rows of Q, 0 if Q is Z.
+    `queries` is the number of rows of Q, 0 if Q is Z.
     """
     M, rows = K // heads, queries or tokens
     inverse = heads * M**3 // 2  # Cholesky factor M^3 / 6, inverse from it M^3 / 3
     embedded = (tokens + rows) * D * D + 2 * K * D * (D + M)
     projected = (tokens + queries + rows) * K * D + (tokens + D) * K * M
-    return min(embedded, projected) + inverse, embedded <= projected
+    return embedded + inverse, projected + inverse
 
 
 def _token_weights(mask: Tensor, W: Tensor) -> Tensor:

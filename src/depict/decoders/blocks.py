@@ -69,10 +69,9 @@ class SubspaceBlock(SubBlock):
         return self.operator.a(inputs[-1].shape[-2]) if self.exact else None
 
     def exact_multiply_adds(self, tokens: int, queries: int) -> int:
-        """The norm and the exact operator: its products with tokens, bases and the inverse of every head."""
+        """The norm and the exact operator with its inverses; `queries` is 0 in MSSA."""
         K, D = self.operator.P.shape
-        work, _ = exact_work(tokens, queries, K, D, self.operator.heads)
-        return LAYER_NORM * tokens * D + work
+        return LAYER_NORM * tokens * D + min(exact_work(tokens, queries, K, D, self.operator.heads))
 
 
 class MSSABlock(SubspaceBlock):
