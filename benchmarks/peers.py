@@ -92,7 +92,6 @@ class Peer(LevelDecoder):
             raise UserError(f"smp has levels of {channels} channels, ours have {self.dims}: choose another encoder.")
         self.decoder: nn.Module = model.decoder
         self.head: nn.Module = model.segmentation_head[0]
-        self.to(memory_format=torch.channels_last)
 
     @classmethod
     def whole_model(cls, num_classes: int) -> Any:
@@ -103,7 +102,8 @@ class Peer(LevelDecoder):
         """Masks (B, C, h, w). smp's decoders read nothing but the size of the image, their first level."""
         height, width = grid[0] * self.stride, grid[1] * self.stride
         image = levels[0].new_empty(levels[0].shape[0], 0, height, width)
-        return self.head(self.decoder([image, *(level.permute(0, 3, 1, 2) for level in levels)]))
+        # Contiguous: the backward pass of their 3 x 3 convolutions is faster than in channels_last.
+        return self.head(self.decoder([image, *(level.permute(0, 3, 1, 2).contiguous() for level in levels)]))
 
 
 def register_peers(encoder: str) -> None:
