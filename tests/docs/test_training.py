@@ -104,7 +104,7 @@ def test_the_settings_of_commands_that_are_not_run_are_parsed(monkeypatch):
                     assert train.run(words[words.index("train") + 1 :]) == 0
     assert ("ade20k", "runs/ade") in seen
     assert ("folder", "runs/photos") in seen
-    assert len(seen) == 5
+    assert len(seen) == 6
 
 
 @pytest.mark.slow
