@@ -72,6 +72,11 @@ def test_settings_of_a_decoder_have_the_names_of_the_command_line(settings):
     assert (config.stride, config.image_size, config.neck.dim) == (4, 64, 32)
 
 
+def test_a_decoder_with_a_limit_counts_only_its_own_images(settings):
+    study = Study("decoders", (0,), ("linear", "linear,data.limit=3", "linear,data.limit=99"), (), IMAGES, settings())
+    assert [cell.images for cell in plan(study)] == [IMAGES, 3, IMAGES]
+
+
 @pytest.mark.parametrize("size", ["0", "-1/2", "9", "half", "1/0", "1/1000"])
 def test_a_wrong_size_is_refused(settings, tmp_path, size):
     with pytest.raises(UserError, match=f"--sizes: '{size}' is neither a fraction such as 1/4 nor a count up to the 8"):

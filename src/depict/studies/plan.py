@@ -130,7 +130,8 @@ def plan(study: Study) -> list[Cell]:
     for text in study.decoders:
         config = variant(study.settings, text)
         if study.name == "decoders":
-            cells += _over_seeds(study, "decoders", text, text, study.images, config)
+            images = min(study.images, config.data.limit or study.images)
+            cells += _over_seeds(study, "decoders", text, text, images, config)
         for size in study.sizes:
             count = _count(size, study.images)
             limited = dataclasses.replace(config.data, limit=count) if count < study.images else config.data
