@@ -32,6 +32,7 @@ NEWER |= {"smp_fpn": "FPN of smp", "smp_unet": "Unet of smp", "smp_segformer": "
 NEWER |= {
     "us_orthonormal": "DEPICT-US, orthonormal bases",
     "us_compress": "DEPICT-US, steps that only compress",
+    "us_principal": "DEPICT-US, bases from principal directions",
     "us_scaled": "DEPICT-US, scaled cosine",
     "sparse": "linear on sparse codes",
     "linear_fine": "linear, with the level of stride 2",
@@ -98,7 +99,11 @@ def merged(studies: Sequence[str]) -> list[Line]:
             "miou": miou,
             "mean": statistics.fmean(miou),
             "spread": statistics.stdev(miou),
-            "boundary_iou": statistics.fmean(one["boundary_iou"] for one in every),
+            **{
+                key: statistics.fmean(one[key] for one in every)
+                for key in ("boundary_iou", "pixel_accuracy")
+                if all(key in one for one in every)  # older studies were kept without pixel accuracy
+            },
             "class_means": {
                 name: statistics.fmean(one["class_means"][name] for one in every) for name in line["class_means"]
             },
@@ -309,7 +314,7 @@ def _full_name(line: Line) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def ade20k(study: str) -> str:
+def ade20k(*studies: str) -> str:
     """Decoders on the tokens of a frozen ViT-T, the best first."""
     head = ["decoder", "mIoU %", "pixels %", "boundary IoU %", "parameters", "GFLOPs"]
     body = [
@@ -321,7 +326,7 @@ def ade20k(study: str) -> str:
             f"{line['parameters'] / 1e6:.3f} M",
             f"{line['multiply_adds'] / 1e9:.3f}",
         ]
-        for line in sorted(lines_of(study), key=lambda line: -line["mean"])
+        for line in merged(studies)
     ]
     return markdown(head, body)
 
@@ -449,7 +454,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mixtures": lambda: ablation("mixtures"),
     "heads": lambda: ablation("heads x head dimension"),
     "start": start,
-    "strides": lambda: strides("strides", "decoders", "rest", "seeds", "segformer_seeds", "nonlinear"),
+    "strides": lambda: strides("strides", "decoders", "rest", "rest4", "seeds", "segformer_seeds", "nonlinear"),
     "seeds": lambda: seeds("strides", "decoders", "rest", "seeds", "segformer_seeds"),
     "stem": lambda: strides("stem"),
     "toward_segformer": toward_segformer,
