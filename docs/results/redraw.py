@@ -319,7 +319,7 @@ def ade20k(*studies: str) -> str:
     head = ["decoder", "mIoU %", "pixels %", "boundary IoU %", "parameters", "GFLOPs"]
     body = [
         [
-            _full_name(line),
+            _full_name(line) + (f", gain {gain}" if (gain := line["settings"].get("decoder.logit_gain")) else ""),
             percent(line),
             f"{100 * line['pixel_accuracy']:.2f}",
             f"{100 * line['boundary_iou']:.2f}",
@@ -463,7 +463,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen"),
     "ade20k_long": lambda: ade20k("ade20k_long"),
-    "ade20k_tuning": lambda: ade20k("ade20k_tuning"),
+    "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 
