@@ -13,7 +13,8 @@ each decoder may have its own; give --stride and --neck.dim to single decoders o
 Before anything else, each peer must give the logits of the whole smp model with the same weights.
 
 Two things differ from smp's models: masks are enlarged as ours are, without `align_corners`, and the encoder runs in
-channels-last order, as ours does everywhere; the peers' own convolutions do not. DeepLabV3+ dilates the last stage of the encoder, as smp does by default.
+channels-last order, as ours does everywhere; the peers' own convolutions do not. DeepLabV3+ dilates the last stage of
+the encoder, as smp does by default.
 
 The same command resumes: finished trainings and times are kept. DIR/peers.md has the table, DIR/peers.json its numbers.
 """
