@@ -331,6 +331,18 @@ def ade20k(*studies: str) -> str:
     return markdown(head, body)
 
 
+def ade20k_sizes() -> str:
+    """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
+    lines = [*lines_of("ade20k_less"), *lines_of("ade20k_long")]
+    found = {(_name(line), int(line["settings"].get("data.limit", 5053))): line for line in lines}
+    names, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
+    body = [
+        [name, *(percent(line) if (line := found.get((name, size))) else "" for size in sorted(sizes))]
+        for name in names
+    ]
+    return markdown(["mIoU %", *(f"{size:,} images" for size in sorted(sizes))], body)
+
+
 def own_images() -> str:
     """Rates and gains on other pictures."""
 
@@ -461,8 +473,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
     "init": init,
-    "ade20k_frozen": lambda: ade20k("ade20k_frozen"),
+    "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention"),
     "ade20k_long": lambda: ade20k("ade20k_long"),
+    "ade20k_sizes": ade20k_sizes,
     "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
