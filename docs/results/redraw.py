@@ -334,7 +334,7 @@ def ade20k(*studies: str) -> str:
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
     lines = [*lines_of("ade20k_less"), *lines_of("ade20k_long")]
-    found = {(_name(line), int(line["settings"].get("data.limit", 5053))): line for line in lines}
+    found = {(_name(line), int(line["settings"].get("data.limit", line["images"]))): line for line in lines}
     names, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
     body = [
         [name, *(percent(line) if (line := found.get((name, size))) else "" for size in sorted(sizes))]

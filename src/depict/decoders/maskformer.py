@@ -81,7 +81,7 @@ class MaskFormer(MaskClassifier, LevelDecoder):
     def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor | Queries:  # type: ignore[override]
         """Semantic scores (B, C, h, w) of the levels; in training mode, `Queries`."""
         levels = [norm(level).permute(0, 3, 1, 2) for norm, level in zip(self.norms, levels, strict=True)]
-        if self.training:  # on a CPU, the backward pass of a 3 x 3 convolution takes twice as long in channels_last
+        if self.training:  # on a CPU, the backward pass of 3 x 3 convolutions is slower in channels_last
             levels = [level.contiguous() for level in levels]
         pixels = self.pixel_decoder(levels).last_hidden_state  # (B, width, h, w)
         states = self.states(levels[-1], self.training and self.deep_supervision)  # (S, B, K, width)
