@@ -240,6 +240,14 @@ def test_a_mask_restricts_each_query_to_the_exact_step_on_its_own_tokens():
             assert torch.allclose(kernel[b, :, c], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one image", "a batch"])
+def test_the_gradient_with_a_mask_is_that_of_the_formula(batch):
+    inputs = case(9, 2, 3, N=8, batch=batch)
+    mask = torch.rand(*inputs[0].shape[:-1], 8) < 0.5
+    mask[..., 0] = True
+    assert gradcheck(lambda *inputs: msca_exact(*inputs, 0.7, mask), [each.requires_grad_() for each in inputs])
+
+
 def test_a_mask_of_all_tokens_changes_nothing():
     Q, Z, P, a = case(9, 2, 3)
     everywhere = torch.ones(*Q.shape[:2], Z.shape[1], dtype=torch.bool)

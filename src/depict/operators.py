@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from depict.errors import UserError, unknown
 
@@ -393,12 +394,48 @@ def _masked_solve(V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
     W (..., heads, N, M), a (heads,), weights (..., C, N). There is one M x M matrix for each query and head.
     """
     with torch.autocast(W.device.type, enabled=False):
-        wide, share = _wide(W), _wide(weights)
-        # The products of all pairs of coordinates make it one matrix product over the tokens, head by head.
-        grams = [share @ (W_h.unsqueeze(-1) * W_h.unsqueeze(-2)).flatten(-2) for W_h in wide.unbind(-3)]
-        gram = torch.stack(grams, dim=-2).unflatten(-1, (W.shape[-1], -1))  # (..., C, heads, M, M)
-        solved = _wide(V).transpose(-2, -3).unsqueeze(-2) @ _inverse(gram, a)
-    return solved.squeeze(-2).transpose(-2, -3).to(V.dtype)
+        inputs = (_wide(V), _wide(W), _wide(a), _wide(weights))
+        if torch.compiler.is_exporting():
+            solved = (inputs[0].unsqueeze(-2) @ inverse_by_products(_masked_systems(*inputs[1:]))).squeeze(-2)
+        else:
+            solved = _MaskedSolve.apply(*inputs)
+    return solved.to(V.dtype)
+
+
+def _masked_systems(W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
+    """I + a_h W_h^T diag(weights of a query) W_h for every query: (..., heads, C, M, M)."""
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    # The products of all pairs of coordinates make it one matrix product over the tokens, head by head.
+    grams = [weights @ (W_h.unsqueeze(-1) * W_h.unsqueeze(-2)).flatten(-2) for W_h in W.unbind(-3)]
+    return identity + a[:, None, None, None] * torch.stack(grams, dim=-3).unflatten(-1, identity.shape)
+
+
+class _MaskedSolve(torch.autograd.Function):
+    """`_masked_solve` by one Cholesky factor per query and head. It has no gradient with respect to the weights.
+
+    Autograd would multiply M x M matrices for each query. But the gradient of X = V S^-1 needs only Y = G S^-1, by the
+    same factors: dV = Y, and -a_h (Y^T X + X^T Y) / 2 for each query's Gram matrix, whose product with the tokens is
+    computed without that matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
+        factor, failed = torch.linalg.cholesky_ex(_masked_systems(W, a, weights))
+        factor.masked_fill_((failed != 0)[..., None, None], torch.nan)  # as in `_inverse`
+        X = torch.cholesky_solve(V.unsqueeze(-1), factor).squeeze(-1)
+        ctx.save_for_backward(X, W, a, weights, factor)
+        return X
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        X, W, a, weights, factor = ctx.saved_tensors
+        Y = torch.cholesky_solve(G.unsqueeze(-1), factor).squeeze(-1)
+        along_X, along_Y = X @ W.mT, Y @ W.mT  # (..., heads, C, N)
+        shared = weights.unsqueeze(-3)
+        slope = -(shared * along_X * along_Y).sum((-1, -2)).sum_to_size(a.shape)
+        slope_W = -a[:, None, None] * ((shared * along_X).mT @ Y + (shared * along_Y).mT @ X)
+        return Y, slope_W, slope, None
 
 
 def _gram(W: Tensor, heads: int) -> Tensor:
