@@ -55,6 +55,7 @@ from depict.studies.tables import markdown_table, mean_and_spread
 from depict.terminal import say, say_text
 from depict.training.losses import plain_loss
 from depict.training.optim import create_optimizer
+from depict.training.stopping import InterruptedTraining
 from measure import alone, best, peak, resident
 
 PEERS = {
@@ -309,5 +310,5 @@ def run(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
-    except UserError as error:
+    except (UserError, InterruptedTraining) as error:
         sys.exit(f"peers: {error}")

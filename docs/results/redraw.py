@@ -1,4 +1,4 @@
-"""Rewrite the tables of docs/results.md, architecture.md and ade20k.md, and the pictures of label maps.
+"""Rewrite the tables of docs/results.md, architecture.md, masks.md and ade20k.md, and the pictures of label maps.
 
     python docs/results/redraw.py [--take RUNS]
 
@@ -24,7 +24,7 @@ from PIL import Image
 
 HERE = Path(__file__).parent
 KEPT = ("study.yaml", "results.json", "times.json")
-PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "ade20k.md"))
+PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "masks.md", "ade20k.md"))
 IMAGES = HERE.parent / "images"
 NAMES = {"linear": "linear", "segmenter": "Segmenter", "depict_sa": "DEPICT-SA", "depict_ca": "DEPICT-CA"}
 NEWER = {"depict_us": "DEPICT-US", "cbt": "CBT", "depict_mask": "DEPICT-Mask", "maskformer": "MaskFormer"}
@@ -310,6 +310,8 @@ def _full_name(line: Line) -> str:
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
     parts += ["stem"] if settings.get("neck.stem") == "true" else []
+    parts += ["masked attention"] if settings.get("decoder.masked_attention") == "true" else []
+    parts += ["no deep supervision"] if settings.get("decoder.deep_supervision") == "false" else []
     parts += ["started from the data"] if settings.get("start") == "data" else []
     return ", ".join(part for part in parts if part)
 

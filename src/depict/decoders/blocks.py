@@ -134,7 +134,7 @@ class MSCABlock(SubspaceBlock):
         K, D = self.operator.P.shape
         if self.exact and masked:
             M = K // self.operator.heads
-            own = queries * (tokens * K * M + K * M + K * M**2 // 2)  # Gram matrix, product with its inverse, inverse
+            own = queries * (tokens * K * M + K * M**2 // 6 + K * M)  # Gram matrix, its Cholesky factor, solving
             return LAYER_NORM * tokens * D + (tokens + 2 * queries) * K * D + own
         if self.exact:
             return self.exact_multiply_adds(tokens, queries)

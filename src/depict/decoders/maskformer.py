@@ -74,9 +74,12 @@ class MaskFormer(MaskClassifier, LevelDecoder):
         self.transformer = parts.MaskFormerTransformerModule(dims[-1], config)
         self.class_predictor = nn.Linear(width, num_classes + 1)
         self.mask_embedder = parts.MaskformerMLPPredictionHead(width, width, width)
-        for name, parameter in self.named_parameters():  # as the original; queries stay at N(0, 1)
-            if parameter.ndim > 1 and "queries" not in name:
-                nn.init.xavier_uniform_(parameter)
+        # As the original: queries stay at N(0, 1), and the two heads at PyTorch's defaults, so that mask logits start
+        # near 1. With the larger values of `transformers`, a short training spends most of its steps undoing them.
+        for part in (self.pixel_decoder, self.transformer):
+            for name, parameter in part.named_parameters():
+                if parameter.ndim > 1 and "queries" not in name:
+                    nn.init.xavier_uniform_(parameter)
 
     def forward(self, levels: Sequence[Tensor], grid: Grid) -> Tensor | Queries:  # type: ignore[override]
         """Semantic scores (B, C, h, w) of the levels; in training mode, `Queries`."""
