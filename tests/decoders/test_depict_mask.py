@@ -29,6 +29,12 @@ def test_scores_exist_even_if_no_query_claims_a_patch():
     assert scores.isfinite().all()
 
 
+@pytest.mark.parametrize(("options", "size"), [({}, 0.1), ({"operator": "exact"}, -0.1), ({"step_size": 0.5}, 0.5)])
+def test_steps_start_short(options, size):
+    layers = [*(decoder := build(**options)).layers, *decoder.cross_layers]
+    assert [layer.operator.step_size.item() for layer in layers] == pytest.approx([size] * 3)
+
+
 @pytest.mark.parametrize("operator", ["softmax", "exact"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_in_training_mode_every_step_is_returned_and_the_last_gives_the_result(operator, masked):

@@ -52,6 +52,14 @@ def test_in_training_mode_every_layer_is_returned_and_the_last_gives_the_result(
 
 
 @needs_transformers
+def test_masks_start_undecided():
+    torch.manual_seed(0)
+    decoder = create_decoder("maskformer", DIMS, 5).train()
+    queries = decoder(levels(batch=1), (16, 24))
+    assert queries.masks.std() < 2 and queries.classes.std() < 1
+
+
+@needs_transformers
 def test_the_loss_reaches_every_parameter():
     decoder = build().train()
     labels = torch.randint(5, (2, 64, 96), dtype=torch.uint8)

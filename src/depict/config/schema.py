@@ -96,7 +96,7 @@ class DecoderConfig:
     """head subspaces: directions of each class."""
     logit_gain: Annotated[float | None, flag("1; with a frozen encoder and up to 16 classes 4")] = None
     """head cosine: initial gain of the norm over the classes."""
-    step_size: Annotated[float | None, flag("drawn from N(0, 1); exact -0.1")] = None
+    step_size: Annotated[float | None, flag("drawn from N(0, 1); depict_mask 0.1; exact -0.1")] = None
     """Initial value of all MSSA and MSCA step sizes."""
 
     def options(self) -> dict[str, Any]:

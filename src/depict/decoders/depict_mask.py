@@ -18,6 +18,9 @@ from depict.decoders.mask_classification import MaskClassifier, semantic_scores
 from depict.decoders.matching import Queries
 from depict.operators import check_sizes, normal_
 
+SOFTMAX_STEP = 0.1
+"""Initial step size of the softmax form: from the released N(0, 1), the queries hardly learn (docs/masks.md)."""
+
 
 class DepictMask(MaskClassifier):
     """MSSA on the patches, MSCA of K queries against them; parameters are P, step sizes, norms, queries, class layer.
@@ -56,7 +59,7 @@ class DepictMask(MaskClassifier):
         self.query_norm = nn.LayerNorm(dim)
         self.classify = nn.Linear(dim, num_classes + 1)
         init_linear_layers(self.classify)
-        init_step_sizes(self, step_size)
+        init_step_sizes(self, SOFTMAX_STEP if step_size is None and operator == "softmax" else step_size)
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor | Queries:
         """Semantic scores (B, C, h, w) of the tokens Z (B, N, D); in training mode, `Queries`."""
