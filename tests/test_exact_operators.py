@@ -10,7 +10,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from depict import UserError
 from depict.coding_rate import projected_coding_rate, projected_coding_rate_gradient
-from depict.operators import MSCA, MSSA, exact_kernel, exact_work, inverse_by_products, msca_exact, mssa_exact
+from depict.gram import inverse_by_products
+from depict.operators import MSCA, MSSA, exact_kernel, exact_work, msca_exact, mssa_exact
 
 SHAPES = {"coordinates, D > K": (9, 2, 3), "coordinates of few tokens": (5, 2, 3), "embedding space": (2, 2, 3)}
 every_path = pytest.mark.parametrize(("D", "heads", "M"), SHAPES.values(), ids=SHAPES)

@@ -16,6 +16,7 @@ LAYERS = [
     "io",
     "devices",
     "coding_rate",
+    "gram",
     "operators",
     "inference",
     "data",
