@@ -146,6 +146,7 @@ def test_segmenter_has_heads_of_64_by_default():
         (("maskformer", 64, 5), {}, "'maskformer' takes levels: give their dimensions as a list, not 64"),
         (("depict_mask", 64, 5), {"queries": 0}, "queries must be at least 1, not 0"),
         (("depict_mask", 64, 5), {"segments": "class"}, "unknown segments 'class'. Did you mean 'classes'"),
+        (("depict_mask", 64, 5), {"matching": "detr"}, "unknown matching 'detr'. Known: maskformer, mask2former"),
         (("depict_sa", 64, 0), {}, "number of classes must be an integer of at least 1, not 0"),
         (("depict_sa", 64, 5), {"layers": 0}, "layers must be at least 1, not 0"),
         (("depict_ca", 64, 5), {"cross_layers": 0}, "cross_layers must be at least 1, not 0"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from depict import UserError
 from depict.data.dataset import IGNORE
 from depict.decoders import matching
-from depict.decoders.matching import Queries, connected_components, find_segments, match, matching_loss
+from depict.decoders.matching import TERMS, Queries, connected_components, find_segments, match, matching_loss
 
 
 def random_queries(steps=1, batch=1, K=4, classes=3, grid=(2, 3), seed=0):
@@ -26,48 +26,55 @@ def random_labels(batch=1, size=(4, 6), classes=3, ignored=0.2, seed=0):
     return labels.masked_fill(torch.rand(batch, *size, generator=g) < ignored, IGNORE)
 
 
-def pair_by_loops(mask, labels, value):
-    """Focal and Dice loss of a mask, enlarged to the pixels of labels, for the class `value`: one pixel at a time."""
+def pair_by_loops(mask, labels, value, focal):
+    """Loss of the pixels and Dice loss of a mask, enlarged to the pixels of labels, for the class `value`, by loops."""
     enlarged = F.interpolate(mask[None, None], size=labels.shape, mode="nearest")[0, 0]
-    focal = overlap = size = inside = valid = 0.0
+    pixels = overlap = size = inside = valid = 0.0
     for m, label in zip(enlarged.flatten(), labels.flatten().tolist(), strict=True):
         if label == IGNORE:
             continue
         p = m.sigmoid()
-        focal += -0.25 * (1 - p) ** 2 * p.log() if label == value else -0.75 * p**2 * (1 - p).log()
+        likelihood = p if label == value else 1 - p
+        weight = (0.25 if label == value else 0.75) * (1 - likelihood) ** 2 if focal else 1
+        pixels += -weight * likelihood.log()
         overlap += p * (label == value)
         size += p
         inside += label == value
         valid += 1
-    return focal / valid, 1 - (2 * overlap + 1) / (size + inside + 1)
+    return pixels / valid, 1 - (2 * overlap + 1) / (size + inside + 1)
 
 
-def loss_by_enumeration(masks, classes, labels):
+def loss_by_enumeration(masks, classes, labels, weights, focal):
     """The loss of one image: every assignment of queries to the classes in the labels is tried."""
+    of_class, of_pixels, of_dice = weights
     K, none = len(masks), classes.shape[-1] - 1
     present = labels[labels != IGNORE].unique().tolist()
-    pairs = {(k, c): pair_by_loops(masks[k], labels, c) for k in range(K) for c in present}
+    pairs = {(k, c): pair_by_loops(masks[k], labels, c, focal) for k in range(K) for c in present}
     probability = classes.softmax(-1)
 
     def cost(chosen):
-        return sum(
-            20 * pairs[k, c][0] + pairs[k, c][1] - probability[k, c] for k, c in zip(chosen, present, strict=True)
-        )
+        return sum(of_masks(pair) - of_class * probability[pair] for pair in zip(chosen, present, strict=True))
+
+    def of_masks(pair):
+        return of_pixels * pairs[pair][0] + of_dice * pairs[pair][1]
 
     best = min(itertools.permutations(range(K), len(present)), key=cost)
     targets = dict(zip(best, present, strict=True))
-    weights = [1.0 if k in targets else 0.1 for k in range(K)]
-    entropy = sum(-w * classes[k].log_softmax(-1)[targets.get(k, none)] for k, w in enumerate(weights)) / sum(weights)
-    return entropy + sum(20 * pairs[pair][0] + pairs[pair][1] for pair in targets.items()) / len(present)
+    counts = [1.0 if k in targets else 0.1 for k in range(K)]
+    entropy = sum(-w * classes[k].log_softmax(-1)[targets.get(k, none)] for k, w in enumerate(counts)) / sum(counts)
+    return of_class * entropy + sum(map(of_masks, targets.items())) / len(present)
 
 
+@pytest.mark.parametrize(
+    ("terms", "weights", "focal"), [("maskformer", (1, 20, 1), True), ("mask2former", (2, 5, 5), False)]
+)
 @given(seed=st.integers(0, 10**6), K=st.integers(3, 5), ignored=st.sampled_from([0.0, 0.3, 0.9]))
-def test_the_loss_is_that_of_the_best_of_all_assignments(seed, K, ignored):
+def test_the_loss_is_that_of_the_best_of_all_assignments(terms, weights, focal, seed, K, ignored):
     queries, labels = random_queries(K=K, seed=seed), random_labels(ignored=ignored, seed=seed)
     if (labels == IGNORE).all():
         return
-    expected = loss_by_enumeration(queries.masks[0, 0], queries.classes[0, 0], labels[0])
-    assert torch.allclose(matching_loss(queries, labels, (2, 2)), expected, rtol=1e-4)
+    expected = loss_by_enumeration(queries.masks[0, 0], queries.classes[0, 0], labels[0], weights, focal)
+    assert torch.allclose(matching_loss(queries, labels, (2, 2), terms=terms), expected, rtol=1e-4)
 
 
 def test_perfect_masks_and_classes_in_any_order_have_almost_no_loss():
@@ -75,7 +82,8 @@ def test_perfect_masks_and_classes_in_any_order_have_almost_no_loss():
     masks = torch.stack([torch.where(labels[0] == c, 20.0, -20.0) for c in (2, 9, 0, 1)])[None, None]
     classes = 20 * F.one_hot(torch.tensor([2, 3, 0, 1]), 4).float()[None, None]
     assert matching_loss(Queries(masks, classes), labels, (1, 1)) < 1e-5
-    queries, segments = match(masks[0, 0].flatten(1), classes[0, 0], find_segments(labels[0], (2, 3), (1, 1), 4, 3))
+    found = find_segments(labels[0], (2, 3), (1, 1), 4, 3)
+    queries, segments = match(masks[0, 0].flatten(1), classes[0, 0], found, TERMS["maskformer"])
     assert dict(zip(queries.tolist(), segments.tolist(), strict=True)) == {2: 0, 3: 1, 0: 2}
 
 

@@ -81,6 +81,8 @@ class DecoderConfig:
     """depict_mask, maskformer: the loss applies to the masks of every step."""
     segments: Annotated[Literal["classes", "components"] | None, flag("classes")] = None
     """depict_mask, maskformer: what a query learns, all pixels of a class or a connected component of them."""
+    matching: Annotated[Literal["maskformer", "mask2former"] | None, flag("mask2former; maskformer its own")] = None
+    """depict_mask, maskformer: whose terms and weights the loss of matched queries has."""
     attention: Annotated[str | None, flag("mssa", "NAME")] = None
     """ablation: mssa, mhsa or none."""
     feedforward: Annotated[str | None, flag("ista", "NAME")] = None

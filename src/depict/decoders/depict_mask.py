@@ -44,10 +44,11 @@ class DepictMask(MaskClassifier):
         masked_attention: bool = False,
         deep_supervision: bool = True,
         segments: str = "classes",
+        matching: str = "mask2former",
         step_size: float | None = None,
     ):
         check_sizes(layers=layers, cross_layers=cross_layers, queries=queries)
-        super().__init__(dim, num_classes, segments, deep_supervision)
+        super().__init__(dim, num_classes, segments, matching, deep_supervision)
         self.masked_attention, self.num_queries = masked_attention, queries
         self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout, operator) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)

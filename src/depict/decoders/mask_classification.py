@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from depict.decoders.base import Decoder
-from depict.decoders.matching import SEGMENTS, Queries, matching_loss
+from depict.decoders.matching import SEGMENTS, TERMS, Queries, matching_loss
 from depict.errors import unknown
 
 SMALLEST_SCORE = 1e-6
@@ -22,23 +22,24 @@ SMALLEST_SCORE = 1e-6
 class MaskClassifier(Decoder):
     """A decoder with queries. In training mode it returns `Queries`, which `loss` compares with the labels.
 
-    `segments`: what a query learns, see `matching.SEGMENTS`. `deep_supervision`: the loss also applies to the masks and
-    classes of every earlier step.
+    `segments`: what a query learns, see `matching.SEGMENTS`. `matching`: whose loss, see `matching.TERMS`.
+    `deep_supervision`: it also applies to the masks and classes of every earlier step.
     """
 
     owns_loss = True
     num_queries: int
     """K."""
 
-    def __init__(self, dim: Any, num_classes: int, segments: str, deep_supervision: bool):
+    def __init__(self, dim: Any, num_classes: int, segments: str, matching: str, deep_supervision: bool):
         super().__init__(dim, num_classes)
-        if segments not in SEGMENTS:
-            raise unknown("segments", segments, SEGMENTS)
-        self.segments, self.deep_supervision = segments, deep_supervision
+        for name, value, known in (("segments", segments, SEGMENTS), ("matching", matching, TERMS)):
+            if value not in known:
+                raise unknown(name, value, known)
+        self.segments, self.matching, self.deep_supervision = segments, matching, deep_supervision
 
     def loss(self, outputs: Queries, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
         """The matching loss of what `forward` returns in training mode, the mean over the images."""
-        return matching_loss(outputs, labels, multiple, self.segments)
+        return matching_loss(outputs, labels, multiple, self.segments, self.matching)
 
 
 def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class MaskFormer(MaskClassifier, LevelDecoder):
         dropout: float = 0.1,
         deep_supervision: bool = True,
         segments: str = "classes",
+        matching: str = "maskformer",
     ):
         check_sizes(layers=layers, heads=heads, queries=queries, width=width)
         check_dropout(dropout)
@@ -54,7 +55,7 @@ class MaskFormer(MaskClassifier, LevelDecoder):
                 "maskformer needs an encoder with several levels: a hierarchical one, or a plain ViT with "
                 "--encoder.blocks, such as 2 5 8 11."
             )
-        super().__init__(dims, num_classes, segments, deep_supervision)
+        super().__init__(dims, num_classes, segments, matching, deep_supervision)
         self.num_queries = queries
         parts = _transformers()
         self.norms = nn.ModuleList(nn.LayerNorm(each) for each in dims)

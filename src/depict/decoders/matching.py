@@ -1,8 +1,9 @@
 """The loss of mask classification: segments of the labels are matched one to one with the decoder's queries.
 
 Each query has a mask and a class. The assignment with the smallest cost (Hungarian matching) decides which query learns
-which segment; the other queries learn the class "no object". Terms and weights are those of MaskFormer (Cheng et al.
-2021): cross-entropy of the classes, focal and Dice loss of the masks.
+which segment; the other queries learn the class "no object". The loss has three terms: the cross-entropy of the
+classes, and a loss of the pixels and the Dice loss of the masks, weighted as in MaskFormer (Cheng et al. 2021) or as in
+Mask2Former (Cheng et al. 2022).
 
 Masks are compared with the labels on the grid of the decoder: each cell counts its labeled pixels, inside and outside
 of a segment. That is the loss of masks enlarged to pixels by nearest neighbor, with nothing of the size of the image
@@ -24,11 +25,24 @@ from depict.inference.sliding import padded_size
 
 SEGMENTS = ("classes", "components")
 """What a segment is: all pixels of a class, or a connected component of them."""
-CLASS_WEIGHT, MASK_WEIGHT, DICE_WEIGHT = 1.0, 20.0, 1.0
 NO_OBJECT_WEIGHT = 0.1
 """Of the queries without a segment in the cross-entropy."""
 FOCAL_ALPHA = 0.25
 """Weight of the pixels inside of a segment in the focal loss; its exponent gamma is 2."""
+
+
+class Terms(NamedTuple):
+    """The weights of the terms, in the costs of a pair and in the loss."""
+
+    classes: float
+    pixels: float
+    dice: float
+    focal: bool
+    """Whether the loss of a pixel is the focal loss; otherwise it is the binary cross-entropy."""
+
+
+TERMS = {"maskformer": Terms(1.0, 20.0, 1.0, focal=True), "mask2former": Terms(2.0, 5.0, 5.0, focal=False)}
+"""As published for both. In Mask2Former, Dice weighs more, which small segments need (docs/masks.md)."""
 
 
 class Queries(NamedTuple):
@@ -51,10 +65,13 @@ class Segments(NamedTuple):
     """Labeled pixels of each cell, float32 (N,)."""
 
 
-def matching_loss(queries: Queries, labels: Tensor, multiple: tuple[int, int], kind: str = "classes") -> Tensor:
+def matching_loss(
+    queries: Queries, labels: Tensor, multiple: tuple[int, int], kind: str = "classes", terms: str = "maskformer"
+) -> Tensor:
     """The mean over images of the loss of matched queries, summed over the supervised steps.
 
-    Masks cover the labels (B, H, W) padded to `multiple` (model.multiple); 255 is ignored. `kind` is one of `SEGMENTS`.
+    Masks cover the labels (B, H, W) padded to `multiple` (model.multiple); 255 is ignored. `kind` is one of `SEGMENTS`,
+    `terms` one of `TERMS`.
     An image without a labeled pixel adds nothing: what is in it is not known. Every image counts the same, so the loss
     of a batch does not depend on how it is divided; the original divides by the segments of the batch instead.
     """
@@ -71,7 +88,7 @@ def matching_loss(queries: Queries, labels: Tensor, multiple: tuple[int, int], k
             found = find_segments(labels[image], (grid[0], grid[1]), multiple, K, classes.shape[-1] - 1, kind)
             if len(found.classes):
                 for step in range(steps):
-                    total = total + _image_loss(own_masks[step][image], own_classes[step][image], found)
+                    total = total + _image_loss(own_masks[step][image], own_classes[step][image], found, TERMS[terms])
     return total / batch
 
 
@@ -119,7 +136,7 @@ def connected_components(labels: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(labels.device)
 
 
-def match(masks: Tensor, classes: Tensor, found: Segments) -> tuple[Tensor, Tensor]:
+def match(masks: Tensor, classes: Tensor, found: Segments, terms: Terms) -> tuple[Tensor, Tensor]:
     """Indices of the matched queries and of their segments, (n,) each.
 
     The cost of a pair is that of its masks, and the probability that the query gives to another class than the
@@ -128,42 +145,44 @@ def match(masks: Tensor, classes: Tensor, found: Segments) -> tuple[Tensor, Tens
     from scipy.optimize import linear_sum_assignment
 
     with torch.no_grad():
-        costs = MASK_WEIGHT * _pairwise_focal(masks, found) + DICE_WEIGHT * _pairwise_dice(masks, found)
-        costs -= CLASS_WEIGHT * classes.softmax(-1)[:, found.classes]
+        costs = terms.pixels * _pairwise_pixels(masks, found, terms.focal) + terms.dice * _pairwise_dice(masks, found)
+        costs -= terms.classes * classes.softmax(-1)[:, found.classes]
         # scipy refuses nan. As the cheapest pair it reaches the loss, which stops the training.
         pairs = linear_sum_assignment(costs.nan_to_num(-1e9, 1e9, -1e9).cpu().numpy())
     queries, segments = (torch.from_numpy(indices).to(masks.device) for indices in pairs)
     return queries, segments
 
 
-def _image_loss(masks: Tensor, classes: Tensor, found: Segments) -> Tensor:
+def _image_loss(masks: Tensor, classes: Tensor, found: Segments, terms: Terms) -> Tensor:
     """The loss of one image at one step: masks (K, N), classes (K, C + 1)."""
-    queries, segments = match(masks, classes, found)
+    queries, segments = match(masks, classes, found, terms)
     no_object = classes.shape[-1] - 1
     targets = torch.full((len(classes),), no_object, device=classes.device)
     targets[queries] = found.classes[segments]
     weights = classes.new_ones(no_object + 1)
     weights[no_object] = NO_OBJECT_WEIGHT
     own, inside = masks[queries], found.inside[segments]
-    at_inside, at_outside = _focal(own)
-    focal = (at_inside * inside + at_outside * (found.labeled - inside)).sum(1) / found.labeled.sum()
+    at_inside, at_outside = _pixel_loss(own, terms.focal)
+    pixels = (at_inside * inside + at_outside * (found.labeled - inside)).sum(1) / found.labeled.sum()
     probability = own.sigmoid()
     sizes = probability @ found.labeled + inside.sum(1)
     dice = 1 - (2 * (probability * inside).sum(1) + 1) / (sizes + 1)
-    masks_loss = MASK_WEIGHT * focal.mean() + DICE_WEIGHT * dice.mean()
-    return CLASS_WEIGHT * F.cross_entropy(classes, targets, weights) + masks_loss
+    masks_loss = terms.pixels * pixels.mean() + terms.dice * dice.mean()
+    return terms.classes * F.cross_entropy(classes, targets, weights) + masks_loss
 
 
-def _focal(masks: Tensor) -> tuple[Tensor, Tensor]:
-    """The focal loss of a pixel with these logits, if it is inside of the segment and if it is outside."""
+def _pixel_loss(masks: Tensor, focal: bool) -> tuple[Tensor, Tensor]:
+    """The loss of a pixel with these logits, if it is inside of the segment and if it is outside."""
+    inside, outside = F.softplus(-masks), F.softplus(masks)
+    if not focal:
+        return inside, outside
     probability = masks.sigmoid()
-    inside = FOCAL_ALPHA * (1 - probability).square() * F.softplus(-masks)
-    return inside, (1 - FOCAL_ALPHA) * probability.square() * F.softplus(masks)
+    return FOCAL_ALPHA * (1 - probability).square() * inside, (1 - FOCAL_ALPHA) * probability.square() * outside
 
 
-def _pairwise_focal(masks: Tensor, found: Segments) -> Tensor:
-    """The focal loss of every pair of a query and a segment, (K, n)."""
-    inside, outside = _focal(masks)
+def _pairwise_pixels(masks: Tensor, found: Segments, focal: bool) -> Tensor:
+    """The mean loss of the pixels of every pair of a query and a segment, (K, n)."""
+    inside, outside = _pixel_loss(masks, focal)
     total = inside @ found.inside.T + outside @ (found.labeled - found.inside).T
     return total / found.labeled.sum()
 
