@@ -151,10 +151,15 @@ def test_float32_is_close_to_float64_for_tokens_with_a_large_common_part(D, head
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_changes_the_result_by_rounding_only(D, heads, M, dtype):
     Q, Z, P, a = (tensor.requires_grad_() for tensor in case(D, heads, M, N=50, dtype=torch.float32))
-    exact = [mssa_exact(Z, P, a), msca_exact(Q, Z, P, a)]
+    mask = torch.arange(50) < torch.tensor([[50], [20], [3]])
+
+    def steps():
+        return [mssa_exact(Z, P, a), msca_exact(Q, Z, P, a), msca_exact(Q, Z, P, a, mask=mask.expand(2, -1, -1))]
+
+    exact = steps()
     with torch.autocast("cpu", dtype=dtype):
-        cast = [mssa_exact(Z, P, a), msca_exact(Q, Z, P, a)]
-    assert cast[0].dtype == cast[1].dtype == dtype
+        cast = steps()
+    assert [step.dtype for step in cast] == [dtype] * 3
     for expected, actual in zip(exact, cast, strict=True):
         assert (actual.float() - expected).abs().max() < 2e-2 * expected.abs().max()
         gradients = [torch.autograd.grad(out.float().square().sum(), [Z, P, a]) for out in (expected, actual)]
@@ -187,11 +192,23 @@ def test_exported_operators_have_no_cholesky_factor_and_give_the_same_numbers(D,
         assert torch.allclose(program.module()(Z), module(Z), atol=1e-5)
 
 
+@pytest.mark.slow
+def test_an_exported_step_with_a_mask_gives_the_same_numbers():
+    module, inputs = MSCA(9, 2, 3, operator="exact"), (torch.randn(2, 4, 9), torch.randn(2, 7, 9))
+    mask = torch.rand(2, 4, 7) < 0.5
+    mask[..., 0] = True
+    program = torch.export.export(module, (*inputs, mask))
+    assert "cholesky" not in str(program.graph)
+    assert torch.allclose(program.module()(*inputs, mask), module(*inputs, mask), atol=1e-5)
+
+
 def test_tokens_that_are_not_finite_give_nan_and_no_error():
-    _, Z, P, a = case(9, 2, 3)
+    Q, Z, P, a = case(9, 2, 3)
     Z[0, 0, 0] = torch.inf
-    assert mssa_exact(Z, P, a)[0].isnan().any()
-    assert mssa_exact(Z, P, a)[1].isfinite().all()
+    everywhere = torch.ones(2, 3, 7, dtype=torch.bool)
+    for step in (mssa_exact(Z, P, a), msca_exact(Q, Z, P, a, mask=everywhere)):
+        assert step[0].isnan().any()
+        assert step[1].isfinite().all()
 
 
 def test_the_order_of_tokens_does_not_matter():

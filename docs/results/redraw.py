@@ -312,6 +312,7 @@ def _full_name(line: Line) -> str:
     parts += ["stem"] if settings.get("neck.stem") == "true" else []
     parts += ["masked attention"] if settings.get("decoder.masked_attention") == "true" else []
     parts += ["no deep supervision"] if settings.get("decoder.deep_supervision") == "false" else []
+    parts += ["loss of MaskFormer"] if settings.get("decoder.matching") == "maskformer" else []
     parts += ["started from the data"] if settings.get("start") == "data" else []
     return ", ".join(part for part in parts if part)
 

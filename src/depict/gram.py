@@ -1,4 +1,4 @@
-"""The exact step's linear algebra: Gram matrices of tokens, and the inverse of I + a times one.
+"""The exact step's linear algebra: Gram matrices of tokens, and the inverse of I + a G for a Gram matrix G.
 
 Everything is computed in float32 at least: in bfloat16, I + a W^T W would not be positive definite.
 """
@@ -69,22 +69,24 @@ def inverse_by_products(S: Tensor) -> Tensor:
 
 
 def token_weights(mask: Tensor, W: Tensor) -> Tensor:
-    """The weight of every token in the Gram matrix of each query, with the sum N over its tokens: (..., C, N)."""
-    weights = mask.to(W.dtype)
+    """The weight of every token in the Gram matrix of each query, (..., C, N). The weights of a query sum to N."""
+    weights = mask.to(wide(W).dtype)
     return weights * (mask.shape[-1] / weights.sum(-1, keepdim=True))
 
 
 def masked_solve(V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
     """v (I + a_h W_h^T diag(weights of v) W_h)^-1 for every row v of V (..., heads, C, M): (..., heads, C, M).
 
-    W (..., heads, N, M), a (heads,), weights (..., C, N). There is one M x M matrix for each query and head.
+    W (..., heads, N, M), a (heads,), weights (..., C, N). There is one M x M matrix for each query and head. It can be
+    differentiated once, with respect to V, W and a.
     """
     with torch.autocast(W.device.type, enabled=False):
-        inputs = (wide(V), wide(W), wide(a), wide(weights))
+        W = wide(W)
+        rows, a, weights = (X.to(W.dtype) for X in (V, a, weights))
         if torch.compiler.is_exporting():
-            solved = (inputs[0].unsqueeze(-2) @ inverse_by_products(_masked_systems(*inputs[1:]))).squeeze(-2)
+            solved = (rows.unsqueeze(-2) @ inverse_by_products(_masked_systems(W, a, weights))).squeeze(-2)
         else:
-            solved = _MaskedSolve.apply(*inputs)
+            solved = _MaskedSolve.apply(rows, W, a, weights)
     return solved.to(V.dtype)
 
 
@@ -97,11 +99,11 @@ def _masked_systems(W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
 
 
 class _MaskedSolve(torch.autograd.Function):
-    """`masked_solve` by one Cholesky factor per query and head. It has no gradient with respect to the weights.
+    """`masked_solve` by one Cholesky factor per query and head.
 
-    Autograd would multiply M x M matrices for each query. But the gradient of X = V S^-1 needs only Y = G S^-1, by the
-    same factors: dV = Y, and -a_h (Y^T X + X^T Y) / 2 for each query's Gram matrix, whose product with the tokens is
-    computed without that matrix.
+    Autograd would multiply M x M matrices for each query. For a row x = v S^-1 with gradient g, let y = g S^-1, from
+    the same factor. The gradient is y for v, and -a_h (y^T x + x^T y) / 2 for the query's Gram matrix. The latter is
+    never formed, only its products with the tokens.
     """
 
     @staticmethod
@@ -116,12 +118,13 @@ class _MaskedSolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         X, W, a, weights, factor = ctx.saved_tensors
-        Y = torch.cholesky_solve(G.unsqueeze(-1), factor).squeeze(-1)
-        along_X, along_Y = X @ W.mT, Y @ W.mT  # (..., heads, C, N)
-        shared = weights.unsqueeze(-3)
-        slope = -(shared * along_X * along_Y).sum((-1, -2)).sum_to_size(a.shape)
-        slope_W = -a[:, None, None] * ((shared * along_X).mT @ Y + (shared * along_Y).mT @ X)
-        return Y, slope_W, slope, None
+        with torch.autocast(W.device.type, enabled=False):
+            Y = torch.cholesky_solve(G.unsqueeze(-1), factor).squeeze(-1)
+            along_X, along_Y = weights.unsqueeze(-3) * (X @ W.mT), Y @ W.mT  # (..., heads, C, N)
+            slope_a = -(along_X * along_Y).sum((-1, -2)).sum_to_size(a.shape)
+            along_Y *= weights.unsqueeze(-3)
+            slope_W = -a[:, None, None] * (along_X.mT @ Y + along_Y.mT @ X)
+        return Y, slope_W, slope_a, None
 
 
 def wide(X: Tensor) -> Tensor:

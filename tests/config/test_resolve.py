@@ -109,3 +109,9 @@ def test_many_classes_start_with_the_released_gain(tmp_path):
 def test_each_decoder_has_the_rate_that_suits_it_on_a_frozen_encoder_unless_one_is_given(frozen, decoder, lr, rate):
     given = Config(EncoderConfig(freeze=frozen), DecoderConfig(decoder), DataConfig("scenes"), TrainConfig(lr=lr))
     assert resolve(given)[0].train.lr == rate
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "mask2former"), ("maskformer", "maskformer")])
+def test_depict_mask_is_trained_with_the_loss_of_mask2former_unless_another_is_given(given, used):
+    config = Config(EncoderConfig(), DecoderConfig("depict_mask", matching=given), DataConfig("scenes"))
+    assert resolve(config)[0].decoder.matching == used

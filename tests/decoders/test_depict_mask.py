@@ -7,6 +7,7 @@ from depict import create_decoder
 from depict.data.dataset import IGNORE
 from depict.decoders.depict_mask import attended
 from depict.decoders.mask_classification import semantic_scores
+from depict.decoders.matching import TERMS, matching_loss
 
 SMALL = {"layers": 1, "heads": 2, "head_dim": 4, "cross_layers": 2, "cross_heads": 2, "cross_head_dim": 4, "queries": 6}
 
@@ -30,9 +31,20 @@ def test_scores_exist_even_if_no_query_claims_a_patch():
 
 
 @pytest.mark.parametrize(("options", "size"), [({}, 0.1), ({"operator": "exact"}, -0.1), ({"step_size": 0.5}, 0.5)])
-def test_steps_start_short(options, size):
-    layers = [*(decoder := build(**options)).layers, *decoder.cross_layers]
+def test_initial_step_sizes(options, size):
+    decoder = build(**options)
+    layers = [*decoder.layers, *decoder.cross_layers]
     assert [layer.operator.step_size.item() for layer in layers] == pytest.approx([size] * 3)
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_its_loss_is_the_one_that_was_chosen(name):
+    decoder = build(matching=name).train()
+    labels = torch.randint(3, (2, 6, 8), dtype=torch.uint8)
+    outputs = decoder(torch.randn(2, 12, 16), (3, 4))
+    losses = {other: matching_loss(outputs, labels, (2, 2), terms).item() for other, terms in TERMS.items()}
+    assert decoder.loss(outputs, labels, (2, 2)).item() == losses[name]
+    assert len(set(losses.values())) == len(TERMS)
 
 
 @pytest.mark.parametrize("operator", ["softmax", "exact"])

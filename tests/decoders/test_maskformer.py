@@ -10,7 +10,7 @@ import depict
 from depict import UserError, create_decoder
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.decoders.mask_classification import semantic_scores
-from depict.decoders.matching import Queries, matching_loss
+from depict.decoders.matching import TERMS, Queries, matching_loss
 from depict.training.loop import Trainer, train
 from depict.training.stopping import InterruptedTraining
 from support.trainings import assert_same_run
@@ -86,7 +86,7 @@ def test_one_image_has_the_loss_of_transformers():
             targets = torch.stack([labels[0] == each for each in present]).float()
             found = theirs(masks[step], classes[step], [targets], [present.long()])
             expected += sum(weights[name] * value for name, value in found.items())
-        ours = matching_loss(Queries(masks, classes), labels, (1, 1))
+        ours = matching_loss(Queries(masks, classes), labels, (1, 1), TERMS["maskformer"])
         assert ours.item() == pytest.approx(float(expected), rel=1e-5)
 
 

@@ -13,6 +13,8 @@ from depict.data.dataset import IGNORE
 from depict.decoders import matching
 from depict.decoders.matching import TERMS, Queries, connected_components, find_segments, match, matching_loss
 
+LOSS = TERMS["maskformer"]
+
 
 def random_queries(steps=1, batch=1, K=4, classes=3, grid=(2, 3), seed=0):
     g = torch.Generator().manual_seed(seed)
@@ -60,9 +62,9 @@ def loss_by_enumeration(masks, classes, labels, weights, focal):
 
     best = min(itertools.permutations(range(K), len(present)), key=cost)
     targets = dict(zip(best, present, strict=True))
-    counts = [1.0 if k in targets else 0.1 for k in range(K)]
-    entropy = sum(-w * classes[k].log_softmax(-1)[targets.get(k, none)] for k, w in enumerate(counts)) / sum(counts)
-    return of_class * entropy + sum(map(of_masks, targets.items())) / len(present)
+    importance = [1.0 if k in targets else 0.1 for k in range(K)]
+    entropy = sum(-w * classes[k].log_softmax(-1)[targets.get(k, none)] for k, w in enumerate(importance))
+    return of_class * entropy / sum(importance) + sum(map(of_masks, targets.items())) / len(present)
 
 
 @pytest.mark.parametrize(
@@ -74,23 +76,23 @@ def test_the_loss_is_that_of_the_best_of_all_assignments(terms, weights, focal, 
     if (labels == IGNORE).all():
         return
     expected = loss_by_enumeration(queries.masks[0, 0], queries.classes[0, 0], labels[0], weights, focal)
-    assert torch.allclose(matching_loss(queries, labels, (2, 2), terms=terms), expected, rtol=1e-4)
+    assert torch.allclose(matching_loss(queries, labels, (2, 2), TERMS[terms]), expected, rtol=1e-4)
 
 
 def test_perfect_masks_and_classes_in_any_order_have_almost_no_loss():
     labels = torch.tensor([[[0, 0, 1], [2, IGNORE, 1]]], dtype=torch.uint8)
     masks = torch.stack([torch.where(labels[0] == c, 20.0, -20.0) for c in (2, 9, 0, 1)])[None, None]
     classes = 20 * F.one_hot(torch.tensor([2, 3, 0, 1]), 4).float()[None, None]
-    assert matching_loss(Queries(masks, classes), labels, (1, 1)) < 1e-5
+    assert matching_loss(Queries(masks, classes), labels, (1, 1), LOSS) < 1e-5
     found = find_segments(labels[0], (2, 3), (1, 1), 4, 3)
-    queries, segments = match(masks[0, 0].flatten(1), classes[0, 0], found, TERMS["maskformer"])
+    queries, segments = match(masks[0, 0].flatten(1), classes[0, 0], found, LOSS)
     assert dict(zip(queries.tolist(), segments.tolist(), strict=True)) == {2: 0, 3: 1, 0: 2}
 
 
 def test_ignored_pixels_change_nothing():
     queries, labels = random_queries(grid=(4, 6)), random_labels(ignored=0.3)
     queries.masks.requires_grad_()
-    matching_loss(queries, labels, (1, 1)).backward()
+    matching_loss(queries, labels, (1, 1), LOSS).backward()
     assert (queries.masks.grad[..., labels[0] == IGNORE] == 0).all()
     assert (queries.masks.grad[..., labels[0] != IGNORE] != 0).any()
 
@@ -98,7 +100,7 @@ def test_ignored_pixels_change_nothing():
 def test_an_image_with_one_class_gives_one_query_a_segment_and_the_others_no_object():
     queries, labels = random_queries(), torch.full((1, 4, 6), 1, dtype=torch.uint8)
     queries.classes.requires_grad_()
-    matching_loss(queries, labels, (2, 2)).backward()
+    matching_loss(queries, labels, (2, 2), LOSS).backward()
     pulled = (-queries.classes.grad[0, 0]).argmax(-1).tolist()  # each query toward its target
     assert sorted(pulled) == [1, 3, 3, 3]
 
@@ -107,10 +109,12 @@ def test_images_without_labels_add_nothing_and_leave_every_parameter_a_gradient(
     queries = random_queries(batch=2)
     labels = torch.cat([random_labels(), torch.full((1, 4, 6), IGNORE, dtype=torch.uint8)])
     alone = Queries(queries.masks[:, :1], queries.classes[:, :1])
-    assert torch.allclose(matching_loss(queries, labels, (2, 2)), matching_loss(alone, labels[:1], (2, 2)) / 2)
+    assert torch.allclose(
+        matching_loss(queries, labels, (2, 2), LOSS), matching_loss(alone, labels[:1], (2, 2), LOSS) / 2
+    )
     for tensor in queries:
         tensor.requires_grad_()
-    loss = matching_loss(queries, torch.full_like(labels, IGNORE), (2, 2))
+    loss = matching_loss(queries, torch.full_like(labels, IGNORE), (2, 2), LOSS)
     loss.backward()
     assert loss == 0
     assert all((tensor.grad == 0).all() for tensor in queries)
@@ -121,17 +125,19 @@ def test_of_more_segments_than_queries_the_largest_are_kept():
     found = find_segments(labels, (1, 6), (1, 1), 2, 3)
     assert found.classes.tolist() == [2, 1]
     assert found.labeled.tolist() == [1] * 6  # pixels of the class that was left out still belong to no other
-    assert matching_loss(random_queries(K=2, grid=(1, 6)), labels[None], (1, 1)).isfinite()
+    assert matching_loss(random_queries(K=2, grid=(1, 6)), labels[None], (1, 1), LOSS).isfinite()
 
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_images_and_the_sum_of_its_steps():
     queries, labels = random_queries(steps=2, batch=3), random_labels(batch=3)
     parts = [
-        matching_loss(Queries(queries.masks[s : s + 1, b : b + 1], queries.classes[s : s + 1, b : b + 1]), each, (2, 2))
+        matching_loss(
+            Queries(queries.masks[s : s + 1, b : b + 1], queries.classes[s : s + 1, b : b + 1]), each, (2, 2), LOSS
+        )
         for s in range(2)
         for b, each in enumerate(labels.split(1))
     ]
-    assert torch.allclose(matching_loss(queries, labels, (2, 2)), sum(parts) / 3)
+    assert torch.allclose(matching_loss(queries, labels, (2, 2), LOSS), sum(parts) / 3)
 
 
 def test_the_grid_covers_the_labels_padded_to_the_multiple():
@@ -152,7 +158,7 @@ def test_components_are_connected_regions_of_a_class_and_keep_its_name():
 def test_values_that_are_not_finite_reach_the_loss():
     queries = random_queries()
     queries.masks[0, 0, 1] = torch.nan
-    assert matching_loss(queries, random_labels(), (2, 2)).isnan()
+    assert matching_loss(queries, random_labels(), (2, 2), LOSS).isnan()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +171,7 @@ def test_values_that_are_not_finite_reach_the_loss():
 )
 def test_what_does_not_fit_is_refused(labels, options, message):
     with pytest.raises(UserError, match=message):
-        matching_loss(random_queries(), labels, (2, 2), **options)
+        matching_loss(random_queries(), labels, (2, 2), LOSS, **options)
 
 
 def test_memory_does_not_grow_with_segments_times_pixels(monkeypatch):

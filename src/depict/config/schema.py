@@ -81,8 +81,8 @@ class DecoderConfig:
     """depict_mask, maskformer: the loss applies to the masks of every step."""
     segments: Annotated[Literal["classes", "components"] | None, flag("classes")] = None
     """depict_mask, maskformer: what a query learns, all pixels of a class or a connected component of them."""
-    matching: Annotated[Literal["maskformer", "mask2former"] | None, flag("mask2former; maskformer its own")] = None
-    """depict_mask, maskformer: whose terms and weights the loss of matched queries has."""
+    matching: Annotated[Literal["maskformer", "mask2former"] | None, flag("mask2former; maskformer: its own")] = None
+    """depict_mask, maskformer: which paper's loss to use for matched queries."""
     attention: Annotated[str | None, flag("mssa", "NAME")] = None
     """ablation: mssa, mhsa or none."""
     feedforward: Annotated[str | None, flag("ista", "NAME")] = None
@@ -98,7 +98,7 @@ class DecoderConfig:
     """head subspaces: directions of each class."""
     logit_gain: Annotated[float | None, flag("1; with a frozen encoder and up to 16 classes 4")] = None
     """head cosine: initial gain of the norm over the classes."""
-    step_size: Annotated[float | None, flag("drawn from N(0, 1); depict_mask 0.1; exact -0.1")] = None
+    step_size: Annotated[float | None, flag("exact -0.1; depict_mask 0.1; otherwise drawn from N(0, 1)")] = None
     """Initial value of all MSSA and MSCA step sizes."""
 
     def options(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class DepictMask(MaskClassifier):
         masked_attention: bool = False,
         deep_supervision: bool = True,
         segments: str = "classes",
-        matching: str = "mask2former",
+        matching: str = "maskformer",
         step_size: float | None = None,
     ):
         check_sizes(layers=layers, cross_layers=cross_layers, queries=queries)

@@ -22,8 +22,8 @@ SMALLEST_SCORE = 1e-6
 class MaskClassifier(Decoder):
     """A decoder with queries. In training mode it returns `Queries`, which `loss` compares with the labels.
 
-    `segments`: what a query learns, see `matching.SEGMENTS`. `matching`: whose loss, see `matching.TERMS`.
-    `deep_supervision`: it also applies to the masks and classes of every earlier step.
+    `segments`: what a query learns, see `matching.SEGMENTS`. `matching`: the loss, one of `matching.TERMS`.
+    `deep_supervision`: apply the loss to the masks and classes of every earlier step as well.
     """
 
     owns_loss = True
@@ -35,11 +35,11 @@ class MaskClassifier(Decoder):
         for name, value, known in (("segments", segments, SEGMENTS), ("matching", matching, TERMS)):
             if value not in known:
                 raise unknown(name, value, known)
-        self.segments, self.matching, self.deep_supervision = segments, matching, deep_supervision
+        self.segments, self.terms, self.deep_supervision = segments, TERMS[matching], deep_supervision
 
     def loss(self, outputs: Queries, labels: Tensor, multiple: tuple[int, int]) -> Tensor:
         """The matching loss of what `forward` returns in training mode, the mean over the images."""
-        return matching_loss(outputs, labels, multiple, self.segments, self.matching)
+        return matching_loss(outputs, labels, multiple, self.terms, self.segments)
 
 
 def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:

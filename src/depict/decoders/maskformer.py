@@ -75,8 +75,8 @@ class MaskFormer(MaskClassifier, LevelDecoder):
         self.transformer = parts.MaskFormerTransformerModule(dims[-1], config)
         self.class_predictor = nn.Linear(width, num_classes + 1)
         self.mask_embedder = parts.MaskformerMLPPredictionHead(width, width, width)
-        # As the original: queries stay at N(0, 1), and the two heads at PyTorch's defaults, so that mask logits start
-        # near 1. With the larger values of `transformers`, a short training spends most of its steps undoing them.
+        # As in the original, queries start from N(0, 1) and both heads with PyTorch's defaults: mask logits have a
+        # standard deviation of about 1 at the start. With Xavier weights it would be about 5.
         for part in (self.pixel_decoder, self.transformer):
             for name, parameter in part.named_parameters():
                 if parameter.ndim > 1 and "queries" not in name:

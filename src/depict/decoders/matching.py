@@ -32,7 +32,7 @@ FOCAL_ALPHA = 0.25
 
 
 class Terms(NamedTuple):
-    """The weights of the terms, in the costs of a pair and in the loss."""
+    """The terms of a pair's cost and of the loss: their weights, and the kind of the second."""
 
     classes: float
     pixels: float
@@ -42,7 +42,7 @@ class Terms(NamedTuple):
 
 
 TERMS = {"maskformer": Terms(1.0, 20.0, 1.0, focal=True), "mask2former": Terms(2.0, 5.0, 5.0, focal=False)}
-"""As published for both. In Mask2Former, Dice weighs more, which small segments need (docs/masks.md)."""
+"""The published weights of each. In Mask2Former, Dice weighs more, which helped thin classes (docs/masks.md)."""
 
 
 class Queries(NamedTuple):
@@ -66,12 +66,11 @@ class Segments(NamedTuple):
 
 
 def matching_loss(
-    queries: Queries, labels: Tensor, multiple: tuple[int, int], kind: str = "classes", terms: str = "maskformer"
+    queries: Queries, labels: Tensor, multiple: tuple[int, int], terms: Terms, kind: str = "classes"
 ) -> Tensor:
     """The mean over images of the loss of matched queries, summed over the supervised steps.
 
-    Masks cover the labels (B, H, W) padded to `multiple` (model.multiple); 255 is ignored. `kind` is one of `SEGMENTS`,
-    `terms` one of `TERMS`.
+    Masks cover the labels (B, H, W) padded to `multiple` (model.multiple); 255 is ignored. `kind` is one of `SEGMENTS`.
     An image without a labeled pixel adds nothing: what is in it is not known. Every image counts the same, so the loss
     of a batch does not depend on how it is divided; the original divides by the segments of the batch instead.
     """
@@ -88,7 +87,7 @@ def matching_loss(
             found = find_segments(labels[image], (grid[0], grid[1]), multiple, K, classes.shape[-1] - 1, kind)
             if len(found.classes):
                 for step in range(steps):
-                    total = total + _image_loss(own_masks[step][image], own_classes[step][image], found, TERMS[terms])
+                    total = total + _image_loss(own_masks[step][image], own_classes[step][image], found, terms)
     return total / batch
 
 
