@@ -234,6 +234,15 @@ def strides(*studies: str) -> str:
     return _strides(merged(studies))
 
 
+def masks() -> str:
+    """Mask classification on the levels of EfficientNet-Lite0, next to decoders with one mask per class, with seed 0."""
+    others = merged(("strides", "decoders", "rest"))
+    shown = [line for line in others if line["settings"].get("stride") == "16"]
+    shown += [line for line in others if line["label"] in ("linear,stride=4", "linear,stride=8")]
+    lines = [*merged(("masks", "maskformer")), *shown]
+    return _strides(sorted(lines, key=lambda line: -line["mean"]))
+
+
 def toward_segformer() -> str:
     """From the linear decoder to SegFormer's head, with seed 0."""
     ends = ("linear,stride=4", "smp_segformer")
@@ -475,6 +484,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "toward_segformer": toward_segformer,
     "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
+    "tuning_masks": lambda: strides("tuning_masks"),
+    "masks": masks,
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention"),
     "ade20k_long": lambda: ade20k("ade20k_long"),
