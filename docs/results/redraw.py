@@ -486,6 +486,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tuning_strides": lambda: strides("tuning_strides"),
     "tuning_masks": lambda: strides("tuning_masks"),
     "masks": masks,
+    "speed_masks": lambda: speed("speed_masks"),
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention"),
     "ade20k_long": lambda: ade20k("ade20k_long"),
