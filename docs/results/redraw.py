@@ -235,7 +235,7 @@ def strides(*studies: str) -> str:
 
 
 def masks() -> str:
-    """Mask classification on the levels of EfficientNet-Lite0, next to decoders with one mask per class, with seed 0."""
+    """Mask classification on the levels of EfficientNet-Lite0, next to decoders with one mask per class; seed 0."""
     others = merged(("strides", "decoders", "rest"))
     shown = [line for line in others if line["settings"].get("stride") == "16"]
     shown += [line for line in others if line["label"] in ("linear,stride=4", "linear,stride=8")]
