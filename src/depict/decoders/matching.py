@@ -42,7 +42,7 @@ class Terms(NamedTuple):
 
 
 TERMS = {"maskformer": Terms(1.0, 20.0, 1.0, focal=True), "mask2former": Terms(2.0, 5.0, 5.0, focal=False)}
-"""The published weights of each. In Mask2Former, Dice weighs more, which helped thin classes (docs/masks.md)."""
+"""The published terms of each. Those of Mask2Former were better on thin classes (docs/masks.md)."""
 
 
 class Queries(NamedTuple):
