@@ -116,33 +116,38 @@ def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixel
 def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
-    Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any
-    number of classes.
+    Sorting needs the errors of one class at all pixels at once. Classes are upsampled in groups, so memory stays
+    within a few (B, H, W), or a few bands, for any number of classes.
     """
     volume = _Volume(masks, labels, multiple, pixels)
-    labels = volume.labels
+    labels = volume.labels.transpose(0, 1)  # (H, B, W), as in bands
     with _exactly(masks):
         valid = (labels != IGNORE).flatten().nonzero()[:, 0]
         targets = labels.flatten()[valid]
-        normalizer, mean, product = volume.masks.new_zeros(3, *labels.shape)
+        normalizer, mean = volume.masks.new_zeros(2, *labels.shape)
         for (images, rows), logits, _, _ in volume.bands():
-            normalizer[images, rows] = logits.logsumexp(2).transpose(0, 1)
+            normalizer[rows, images] = logits.logsumexp(2)
         present = volume.present().nonzero()[:, 0].tolist()
         total = volume.masks.new_zeros(())
-        for index in present:
-            # index_select: indexing by brackets is several times as slow on a CPU.
-            softmax = volume.upsampled(index).sub_(normalizer).exp_().flatten().index_select(0, valid)
-            inside = targets == index
-            slope = _lovasz_slope(softmax, inside).div_(len(present))
-            # Errors are 1 - p inside and p outside: the slope is with respect to p.
-            total += (slope * (softmax - inside.to(softmax))).sum()
+        for classes in volume.class_groups(present):
+            softmaxes = volume.upsampled(classes).sub_(normalizer.unsqueeze(1)).exp_()
+            for place, index in enumerate(classes):
+                # index_select: indexing by brackets is several times as slow on a CPU.
+                softmax = softmaxes[:, place].flatten().index_select(0, valid)
+                inside = targets == index
+                slope = _lovasz_slope(softmax, inside).div_(len(present))
+                # Errors are 1 - p inside and p outside: the slope is with respect to p.
+                total += (slope * (softmax - inside.to(softmax))).sum()
+                if volume.gradient is not None:
+                    product = torch.zeros_like(mean)
+                    product.view(-1).index_copy_(0, valid, slope.mul_(softmax))
+                    mean += product
+                    softmaxes[:, place] = product
             if volume.gradient is not None:
-                product.view(-1).index_copy_(0, valid, slope.mul_(softmax))
-                mean += product
-                volume.add_gradient(index, product)
+                volume.add_gradient(classes, softmaxes)
         for (images, rows), logits, _, _ in volume.bands(keep_gradient=True) if volume.gradient is not None else ():
             softmax = logits.softmax(2)
-            torch.mul(softmax, -mean[images, rows].transpose(0, 1).unsqueeze(2), out=logits)
+            torch.mul(softmax, -mean[rows, images].unsqueeze(2), out=logits)
     return volume.differentiable(total)
 
 
@@ -251,14 +256,24 @@ class _Volume:
             if gradient is not None and self.gradient is not None:
                 self.gradient[first:last] += (gradient @ self.columns).permute(1, 2, 0, 3)
 
-    def upsampled(self, index: int) -> Tensor:
-        """One class at all pixels, (B, H, W)."""
-        return self.row_matrix @ self.masks[:, index] @ self.columns.T
+    def class_groups(self, classes: list[int]) -> Iterator[list[int]]:
+        """The classes in groups whose upsampled masks take up no more than a band, or one class at a time."""
+        most = CPU_GROUP if self.masks.device.type == "cpu" else GPU_GROUP
+        size = max(1, most // max(1, self.labels.numel() * self.masks.element_size()))
+        for first, last in bands(len(classes), size):
+            yield classes[first:last]
 
-    def add_gradient(self, index: int, gradient: Tensor) -> None:
-        """Add the gradient (B, H, W) of one class's upsampled mask."""
+    def upsampled(self, classes: list[int]) -> Tensor:
+        """Some classes at all pixels, (H, classes, B, W): two matrix products over everything else."""
+        low = self.masks[:, classes].permute(2, 1, 0, 3)
+        return (self.row_matrix @ low.flatten(1)).unflatten(1, low.shape[1:]) @ self.columns.T
+
+    def add_gradient(self, classes: list[int], gradient: Tensor) -> None:
+        """Add the gradient (H, classes, B, W) of the upsampled masks of some classes."""
         assert self.gradient is not None
-        self.gradient[:, index] += self.row_matrix.T @ gradient @ self.columns
+        low = gradient @ self.columns
+        low = (self.row_matrix.T @ low.flatten(1)).unflatten(1, low.shape[1:])
+        self.gradient[:, classes] += low.permute(2, 1, 0, 3)
 
     def present(self) -> Tensor:
         """Which classes are in the labels, (C,)."""
