@@ -46,9 +46,31 @@ def regularized_inverse(gram: Tensor, a: Tensor) -> Tensor:
     S = identity + a.to(gram.dtype)[:, None, None] * gram
     if torch.compiler.is_exporting():
         return inverse_by_products(S)
-    factor, failed = torch.linalg.cholesky_ex(S)
-    # Fails if tokens are inf or nan or far beyond the precision: nan then reaches the loss, which stops a training.
-    return torch.cholesky_inverse(factor.masked_fill((failed != 0)[..., None, None], torch.nan))
+    return _Inverse.apply(S)
+
+
+class _Inverse(torch.autograd.Function):
+    """S^-1 of symmetric positive definite S (..., M, M), with a gradient of two products.
+
+    Autograd would go back through the Cholesky factor: two triangular systems and a second inverse.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(S: Tensor) -> Tensor:
+        factor, failed = torch.linalg.cholesky_ex(S)
+        # Fails if tokens are inf or nan or far beyond the precision: nan then reaches the loss, which stops a training.
+        return torch.cholesky_inverse(factor.masked_fill((failed != 0)[..., None, None], torch.nan))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (inverse,) = ctx.saved_tensors
+        return -(inverse @ slope @ inverse)
 
 
 def inverse_by_products(S: Tensor) -> Tensor:
