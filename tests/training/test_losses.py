@@ -108,10 +108,18 @@ def test_a_loss_of_some_pixels_is_that_of_labels_ignored_elsewhere(lean, plain, 
     torch.testing.assert_close(gradient(lean_loss, masks), gradient(plain_loss, masks), atol=1e-12, rtol=1e-9)
 
 
-@given(st.lists(st.sampled_from([0.0, 1e-30, 0.1, 0.5, 1.0]) | st.floats(0, 1, width=32), max_size=40))
-def test_errors_are_sorted_as_by_a_stable_argsort(values):
-    errors = torch.tensor(values, dtype=torch.float32)
-    assert losses.largest_first(errors).tolist() == errors.argsort(descending=True, stable=True).tolist()
+ERRORS = st.lists(st.sampled_from([0.0, 1e-30, 0.1, 0.5, 1.0]) | st.floats(0, 1, width=32), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by numpy, and by torch as on a GPU
+@given(classes=st.lists(ERRORS, min_size=1, max_size=4))
+def test_errors_are_sorted_in_each_class_as_by_a_stable_argsort(dtype, classes):
+    parts = [torch.tensor(values, dtype=dtype) for values in classes]
+    sizes = torch.tensor([len(part) for part in parts])
+    class_of = torch.arange(len(parts)).repeat_interleave(sizes)
+    within = torch.cat([part.argsort(descending=True, stable=True) for part in parts])
+    expected = within + (sizes.cumsum(0) - sizes)[class_of]
+    assert losses.largest_first(torch.cat(parts), class_of, sizes).tolist() == expected.tolist()
 
 
 def test_pixels_are_drawn_so_that_all_come_up():

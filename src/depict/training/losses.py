@@ -120,61 +120,73 @@ def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pix
     within a few (B, H, W), or a few bands, for any number of classes.
     """
     volume = _Volume(masks, labels, multiple, pixels)
-    labels = volume.labels.transpose(0, 1)  # (H, B, W), as in bands
+    labels = volume.labels
     with _exactly(masks):
         valid = (labels != IGNORE).flatten().nonzero()[:, 0]
         targets = labels.flatten()[valid]
         normalizer, mean = volume.masks.new_zeros(2, *labels.shape)
         for (images, rows), logits, _, _ in volume.bands():
-            normalizer[rows, images] = logits.logsumexp(2)
+            normalizer[images, rows] = logits.logsumexp(2).transpose(0, 1)
         present = volume.present().nonzero()[:, 0].tolist()
         total = volume.masks.new_zeros(())
         for classes in volume.class_groups(present):
-            softmaxes = volume.upsampled(classes).sub_(normalizer.unsqueeze(1)).exp_()
-            for place, index in enumerate(classes):
-                # index_select: indexing by brackets is several times as slow on a CPU.
-                softmax = softmaxes[:, place].flatten().index_select(0, valid)
-                inside = targets == index
-                slope = _lovasz_slope(softmax, inside).div_(len(present))
-                # Errors are 1 - p inside and p outside: the slope is with respect to p.
-                total += (slope * (softmax - inside.to(softmax))).sum()
-                if volume.gradient is not None:
-                    product = torch.zeros_like(mean)
-                    product.view(-1).index_copy_(0, valid, slope.mul_(softmax))
-                    mean += product
-                    softmaxes[:, place] = product
+            upsampled = volume.upsampled(classes).sub_(normalizer).exp_()
+            # index_select: indexing by brackets is several times as slow on a CPU.
+            softmax = upsampled.flatten(1).index_select(1, valid)
+            inside = targets == targets.new_tensor(classes)[:, None]
+            slopes = _lovasz_slopes(softmax, inside).div_(len(present))
+            # Errors are 1 - p inside and p outside: the slope is with respect to p.
+            total += (slopes * (softmax - inside.to(softmax))).sum()
             if volume.gradient is not None:
-                volume.add_gradient(classes, softmaxes)
+                products = upsampled.zero_()
+                products.flatten(1).index_copy_(1, valid, slopes.mul_(softmax))
+                mean += products.sum(0)
+                volume.add_gradient(classes, products)
         for (images, rows), logits, _, _ in volume.bands(keep_gradient=True) if volume.gradient is not None else ():
             softmax = logits.softmax(2)
-            torch.mul(softmax, -mean[rows, images].unsqueeze(2), out=logits)
+            torch.mul(softmax, -mean[images, rows].transpose(0, 1).unsqueeze(2), out=logits)
     return volume.differentiable(total)
 
 
-def _lovasz_slope(softmax: Tensor, inside: Tensor) -> Tensor:
-    """Slope of the Lovász extension of the Jaccard loss in the probability of a class, all (pixels,)."""
+def _lovasz_slopes(softmax: Tensor, inside: Tensor) -> Tensor:
+    """Slopes of the Lovász extension of the Jaccard loss in the probabilities of classes, all (classes, pixels)."""
     errors = torch.where(inside, 1 - softmax, softmax)
-    # After the last pixel of the class the Jaccard loss is 1 and stays so: smaller errors have no slope and need no
+    # After the last pixel of a class the Jaccard loss is 1 and stays so: smaller errors have no slope and need no
     # sorting. In a trained model, these are most of the pixels. (Written so that nan is sorted and reaches the loss.)
-    sorted_ones = (~(errors < torch.where(inside, errors, torch.inf).amin())).nonzero()[:, 0]
-    order = sorted_ones.index_select(0, largest_first(errors.index_select(0, sorted_ones)))
-    hits = inside.to(softmax).index_select(0, order).cumsum(0)
-    union = hits[-1] + torch.arange(1, len(order) + 1, device=order.device) - hits
-    jaccard = 1 - (hits[-1] - hits) / union
-    jaccard[1:] -= jaccard[:-1].clone()
-    slope = torch.zeros_like(softmax).index_copy_(0, order, jaccard)
-    return torch.where(inside, -slope, slope)
+    smallest = torch.where(inside, errors, torch.inf).amin(1, keepdim=True)
+    chosen = (~(errors < smallest)).flatten().nonzero()[:, 0]
+    class_of = chosen // inside.shape[1]
+    sizes = torch.bincount(class_of, minlength=len(inside))
+    order = chosen.index_select(0, largest_first(errors.flatten().index_select(0, chosen), class_of, sizes))
+    # All classes in a row: what counts from the first pixel of a class has the count before that pixel subtracted.
+    starts = sizes.cumsum(0) - sizes
+    hit = inside.flatten().index_select(0, order).long()
+    hits = hit.cumsum(0)
+    hits -= (hits - hit).index_select(0, starts).index_select(0, class_of)
+    rank = torch.arange(1, len(order) + 1, device=order.device) - starts.index_select(0, class_of)
+    misses = inside.sum(1).index_select(0, class_of) - hits
+    jaccard = 1 - misses.to(softmax) / (misses + rank)
+    steps = jaccard.diff(prepend=jaccard.new_zeros(1))
+    steps.index_copy_(0, starts, jaccard.index_select(0, starts))
+    slopes = torch.zeros_like(softmax)
+    slopes.view(-1).index_copy_(0, order, steps)
+    return torch.where(inside, -slopes, slopes)
 
 
-def largest_first(errors: Tensor) -> Tensor:
-    """The indices (n,) that sort values (n,) of 0 or more, the largest first, equal ones in their order."""
+def largest_first(errors: Tensor, class_of: Tensor, sizes: Tensor) -> Tensor:
+    """The indices (n,) that sort values (n,) of 0 or more within each class, the largest first, equal ones in order.
+
+    The values of a class follow each other: class_of (n,) is ascending, `sizes` (classes,) are their numbers.
+    """
     if errors.device.type != "cpu" or errors.dtype != torch.float32 or len(errors) >= 1 << 32:
-        return errors.argsort(descending=True, stable=True)
+        order = errors.argsort(descending=True, stable=True)
+        return order[class_of[order].argsort(stable=True)]
     # The bits of a float32 of 0 or more are ordered like its value. With the index in the lower half of a key, numpy's
     # vectorized sort of integers gives the order several times as fast as torch's argsort.
     bits = ~errors.clamp(min=0).numpy().view(np.uint32)
     keys = bits.astype(np.uint64) << np.uint64(32) | np.arange(len(bits), dtype=np.uint64)
-    keys.sort()
+    for of_class in np.split(keys, sizes.cumsum(0)[:-1].numpy()):  # views
+        of_class.sort()
     return torch.from_numpy((keys & np.uint64(0xFFFFFFFF)).astype(np.int64))
 
 
@@ -257,23 +269,24 @@ class _Volume:
                 self.gradient[first:last] += (gradient @ self.columns).permute(1, 2, 0, 3)
 
     def class_groups(self, classes: list[int]) -> Iterator[list[int]]:
-        """The classes in groups whose upsampled masks take up no more than a band, or one class at a time."""
-        most = CPU_GROUP if self.masks.device.type == "cpu" else GPU_GROUP
+        """The classes in groups whose upsampled masks are no larger than a band, or one class at a time."""
+        most = CPU_BAND if self.masks.device.type == "cpu" else GPU_BAND
         size = max(1, most // max(1, self.labels.numel() * self.masks.element_size()))
         for first, last in bands(len(classes), size):
             yield classes[first:last]
 
     def upsampled(self, classes: list[int]) -> Tensor:
-        """Some classes at all pixels, (H, classes, B, W): two matrix products over everything else."""
-        low = self.masks[:, classes].permute(2, 1, 0, 3)
-        return (self.row_matrix @ low.flatten(1)).unflatten(1, low.shape[1:]) @ self.columns.T
+        """Some classes at all pixels, (classes, B, H, W). Two matrix products: one for each image would be slower."""
+        low = self.masks[:, classes].permute(3, 1, 0, 2)
+        columns = (self.columns @ low.flatten(1)).unflatten(1, low.shape[1:])  # (W, classes, B, h)
+        return (columns @ self.row_matrix.T).permute(1, 2, 3, 0).contiguous()
 
     def add_gradient(self, classes: list[int], gradient: Tensor) -> None:
-        """Add the gradient (H, classes, B, W) of the upsampled masks of some classes."""
+        """Add the gradient (classes, B, H, W) of the upsampled masks of some classes."""
         assert self.gradient is not None
-        low = gradient @ self.columns
-        low = (self.row_matrix.T @ low.flatten(1)).unflatten(1, low.shape[1:])
-        self.gradient[:, classes] += low.permute(2, 1, 0, 3)
+        columns = (gradient @ self.columns).permute(2, 1, 0, 3)  # (H, B, classes, w)
+        low = (self.row_matrix.T @ columns.flatten(1)).unflatten(1, columns.shape[1:])
+        self.gradient[:, classes] += low.permute(1, 2, 0, 3)
 
     def present(self) -> Tensor:
         """Which classes are in the labels, (C,)."""
