@@ -18,7 +18,7 @@ NEWTON_STEPS = 16
 def gram_matrices(W: Tensor, heads: int) -> Tensor:
     """W_h^T W_h of coordinates W (..., N, heads * M), in float32 at least: (..., heads, M, M)."""
     # One product per head reads W in place; a batched one over images and heads would copy it.
-    return torch.stack([_Gram.apply(W_h) for W_h in wide(W).unflatten(-1, (heads, -1)).unbind(-2)], dim=-3)
+    return torch.stack([_Gram.apply(W_h) for W_h in at_least_float32(W).unflatten(-1, (heads, -1)).unbind(-2)], dim=-3)
 
 
 class _Gram(torch.autograd.Function):
@@ -92,7 +92,7 @@ def inverse_by_products(S: Tensor) -> Tensor:
 
 def token_weights(mask: Tensor, W: Tensor) -> Tensor:
     """The weight of every token in the Gram matrix of each query, (..., C, N). The weights of a query sum to N."""
-    weights = mask.to(wide(W).dtype)
+    weights = mask.to(at_least_float32(W).dtype)
     return weights * (mask.shape[-1] / weights.sum(-1, keepdim=True))
 
 
@@ -103,7 +103,7 @@ def masked_solve(V: Tensor, W: Tensor, a: Tensor, weights: Tensor) -> Tensor:
     differentiated once, with respect to V, W and a.
     """
     with torch.autocast(W.device.type, enabled=False):
-        W = wide(W)
+        W = at_least_float32(W)
         rows, a, weights = (X.to(W.dtype) for X in (V, a, weights))
         if torch.compiler.is_exporting():
             solved = (rows.unsqueeze(-2) @ inverse_by_products(_masked_systems(W, a, weights))).squeeze(-2)
@@ -149,6 +149,6 @@ class _MaskedSolve(torch.autograd.Function):
         return Y, slope_W, slope_a, None
 
 
-def wide(X: Tensor) -> Tensor:
+def at_least_float32(X: Tensor) -> Tensor:
     """X in float32, or in float64 if it is."""
     return X if X.dtype == torch.float64 else X.float()

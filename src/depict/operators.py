@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depict.errors import UserError, unknown
-from depict.gram import gram_matrices, masked_solve, regularized_inverse, token_weights, wide
+from depict.gram import at_least_float32, gram_matrices, masked_solve, regularized_inverse, token_weights
 
 OPERATORS = ("softmax", "exact")
 """Forms of MSSA and MSCA: as released, or the gradient that it was derived from."""
@@ -355,7 +355,7 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
         in_embedding_space = embedded <= projected
     if in_embedding_space:
         with torch.autocast(Z.device.type, enabled=False):
-            bases = wide(P).unflatten(0, (heads, -1))
+            bases = at_least_float32(P).unflatten(0, (heads, -1))
             covariance = gram_matrices(Z, 1)
             lifted = regularized_inverse(bases @ covariance @ bases.mT, a) @ bases
             step = step_size * (bases.flatten(0, 1).mT @ lifted.flatten(-3, -2))
@@ -363,7 +363,9 @@ def _exact_step(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, step_size: Tensor | 
     W = F.linear(Z, P)
     V = W if Q is Z else F.linear(Q, P)
     with torch.autocast(Z.device.type, enabled=False):
-        lifted = step_size * (regularized_inverse(gram_matrices(W, heads), a) @ wide(P).unflatten(0, (heads, -1)))
+        lifted = step_size * (
+            regularized_inverse(gram_matrices(W, heads), a) @ at_least_float32(P).unflatten(0, (heads, -1))
+        )
     return V @ lifted.flatten(-3, -2).to(V.dtype)
 
 
