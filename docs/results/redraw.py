@@ -54,6 +54,8 @@ LABEL_ROWS = {
 """Strips of six label maps each, and how their row is labeled."""
 STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
 """The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
+ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_segmenter")
+"""Studies of 16 epochs on a quarter of ADE20K."""
 Line = dict[str, Any]
 
 
@@ -317,6 +319,7 @@ def _full_name(line: Line) -> str:
     settings = line["settings"]
     parts = [_name(line), settings.get("decoder.operator")]
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
+    parts += ["warm-up"] if "warmup" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
     parts += ["stem"] if settings.get("neck.stem") == "true" else []
     parts += ["masked attention"] if settings.get("decoder.masked_attention") == "true" else []
@@ -345,11 +348,11 @@ def ade20k(*studies: str) -> str:
 
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    lines = [*lines_of("ade20k_less"), *lines_of("ade20k_long")]
+    lines = [line for studies in (("ade20k_less",), ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found = {(_name(line), int(line["settings"].get("data.limit", line["images"]))): line for line in lines}
     names, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
     body = [
-        [name, *(percent(line) if (line := found.get((name, size))) else "" for size in sorted(sizes))]
+        [name, *(percent(line) if (line := found.get((name, size))) else "-" for size in sorted(sizes))]
         for name in names
     ]
     return markdown(["mIoU %", *(f"{size:,} images" for size in sorted(sizes))], body)
@@ -489,9 +492,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed_masks": lambda: speed("speed_masks"),
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention"),
-    "ade20k_long": lambda: ade20k("ade20k_long"),
+    "ade20k_long": lambda: ade20k(*ADE20K_LONG),
     "ade20k_sizes": ade20k_sizes,
-    "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention"),
+    "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention", "ade20k_tuning_segmenter"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 

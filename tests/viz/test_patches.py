@@ -14,3 +14,9 @@ def test_pixels_have_the_value_of_the_patch_that_covers_them():
 def test_labels_without_a_color_are_gray():
     painted = paint(np.array([[1, 50, 255]]), {1: (200, 0, 0)})
     assert painted.tolist() == [[[200, 0, 0], list(UNKNOWN), list(UNKNOWN)]]
+
+
+def test_labels_beyond_a_byte_have_their_color():
+    colors = {label: (label % 256, label // 256, 7) for label in range(600)}
+    assert paint(np.array([[3, 599]]), colors).tolist() == [[[3, 0, 7], [87, 2, 7]]]
+    assert paint(np.array([[3]]), colors).tolist() == [[[3, 0, 7]]]

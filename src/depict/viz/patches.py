@@ -25,7 +25,7 @@ def on_pixels(values: NDArray[Any], size: tuple[int, int], cells: tuple[float, f
 
 def paint(labels: NDArray[np.integer], colors: Mapping[int, Color]) -> NDArray[np.uint8]:
     """Labels (h, w) as an RGB image (h, w, 3)."""
-    table = np.full((max(256, int(labels.max()) + 1), 3), UNKNOWN, np.uint8)
+    table = np.full((max(256, int(labels.max()) + 1, *(label + 1 for label in colors)), 3), UNKNOWN, np.uint8)
     for label, color in colors.items():
         table[label] = color
     return table[labels]
