@@ -98,7 +98,7 @@ class Trainer:
         # With cached features the encoder has done its work before the first step.
         cached = self.settings.cache_features
         self.cache = open_cache(self.model, training, mirrored=config.data.flip) if cached else None
-        self.windows = WindowCache(self.model, rank=rank) if cached else None
+        self.windows = WindowCache(self.model) if cached else None
         trained: nn.Module = self.model.head() if self.cache else self.model
         self.start_text = None
         if self.settings.start == "data" and not has_state(out):

@@ -3,14 +3,16 @@
 The tokens of a window are kept on disk under a hash of its pixels, so no window can get those of
 another. They are rounded to float16, as in the cache for training, also when they are new: a
 validation does not depend on what was cached before. Each process appends records of one size to a
-file of its own: the hash, a checksum, the tokens. A record that a crash has cut is dropped, a
-damaged one is encoded again.
+file of its own, the first that no other process has locked: the hash, a checksum, the tokens. It reads
+the files of all, so trainings that run at the same time share their windows. A record that a crash has
+cut is dropped, a damaged one is encoded again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import zlib
@@ -39,31 +41,27 @@ HASH, CHECKSUM = 16, 4
 class WindowCache:
     """The tokens of all windows that the encoder of `model` has seen, in files in `folder`.
 
-    Use it in a `with` statement. `rank` is the number of this process among several.
+    Use it in a `with` statement.
     """
 
-    def __init__(self, model: SegmentationModel, folder: Path | None = None, rank: int = 0):
+    def __init__(self, model: SegmentationModel, folder: Path | None = None):
         self.window, self.grid = model.image_size, feature_grid(model)
         self.shape = feature_shape(model)
         self.record = HASH + CHECKSUM + 2 * math.prod(self.shape)
         self.folder = default_folder() if folder is None else Path(folder)
-        key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
-        self.pattern, self.own = f"{key}.*.windows", self.folder / f"{key}.{rank}.windows"
+        self.key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
         self.places: dict[bytes, tuple[BinaryIO, int]] = {}
         """Where the tokens of a window begin: the file, and its byte."""
+        self.read: dict[Path, tuple[BinaryIO, int]] = {}
+        """The files of all processes, and how many of their records are in `places`."""
         self.output: BinaryIO | None = None
 
     def __enter__(self) -> WindowCache:
         self.stack = contextlib.ExitStack()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Another training may append to the file: then this one keeps nothing, but still reads.
-            with contextlib.suppress(Timeout):
-                self.stack.enter_context(FileLock(self.own.with_suffix(".lock"), blocking=False))
-                self.output = self.stack.enter_context(self.own.open("a+b"))
-                self.output.truncate(self.output.seek(0, os.SEEK_END) // self.record * self.record)
-            for path in sorted(self.folder.glob(self.pattern)):
-                self._index(self.stack.enter_context(path.open("rb")))
+            self.output = self._own_file()
+            self._index()
         except OSError as error:
             self.stack.close()
             raise UserError(
@@ -72,11 +70,33 @@ class WindowCache:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.places, self.output = {}, None
+        self.places, self.read, self.output = {}, {}, None
         self.stack.close()
+
+    def _own_file(self) -> BinaryIO:
+        """The first file that no other process appends to, without a record that was cut."""
+        for number in itertools.count():
+            path = self.folder / f"{self.key}.{number}.windows"
+            with contextlib.suppress(Timeout):
+                self.stack.enter_context(FileLock(path.with_suffix(".lock"), blocking=False))
+                file = self.stack.enter_context(path.open("a+b"))
+                file.truncate(file.seek(0, os.SEEK_END) // self.record * self.record)
+                return file
+        raise AssertionError("there is always another number")
+
+    def _index(self) -> None:
+        """Note where the tokens of each new window begin; of two records of a window the later one counts."""
+        for path in sorted(self.folder.glob(f"{self.key}.*.windows")):
+            file, known = self.read.get(path) or (self.stack.enter_context(path.open("rb")), 0)
+            records = os.fstat(file.fileno()).st_size // self.record
+            for number in range(known, records):
+                file.seek(number * self.record)
+                self.places[file.read(HASH)] = (file, number * self.record + HASH)
+            self.read[path] = (file, records)
 
     def network(self, model: SegmentationModel) -> Network:
         """From normalized windows (B, 3, h, w) to the logits of `model`, whose encoder is that of the cache."""
+        self._index()  # what other processes have added since
 
         def masks(images: Tensor) -> Tensor:
             if tuple(images.shape[-2:]) != self.window:
@@ -95,12 +115,6 @@ class WindowCache:
                 known[number] = tokens
                 self._write(keys[number], tokens)
         return torch.stack([tokens for tokens in known if tokens is not None]).to(images.device).float()
-
-    def _index(self, file: BinaryIO) -> None:
-        """Note where the tokens of each window begin; of two records of a window the later one counts."""
-        for number in range(Path(file.name).stat().st_size // self.record):
-            file.seek(number * self.record)
-            self.places[file.read(HASH)] = (file, number * self.record + HASH)
 
     def _read(self, key: bytes) -> Tensor | None:
         """The tokens float16 (N, F) of a window, or None if they are not there, or damaged."""
