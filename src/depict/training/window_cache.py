@@ -52,7 +52,7 @@ class WindowCache:
         self.key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
         self.places: dict[bytes, tuple[BinaryIO, int]] = {}
         """Where the tokens of a window begin: the file, and its byte."""
-        self.read: dict[Path, tuple[BinaryIO, int]] = {}
+        self.files: dict[Path, tuple[BinaryIO, int]] = {}
         """The files of all processes, and how many of their records are in `places`."""
         self.output: BinaryIO | None = None
 
@@ -70,7 +70,7 @@ class WindowCache:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.places, self.read, self.output = {}, {}, None
+        self.places, self.files, self.output = {}, {}, None
         self.stack.close()
 
     def _own_file(self) -> BinaryIO:
@@ -87,12 +87,12 @@ class WindowCache:
     def _index(self) -> None:
         """Note where the tokens of each new window begin; of two records of a window the later one counts."""
         for path in sorted(self.folder.glob(f"{self.key}.*.windows")):
-            file, known = self.read.get(path) or (self.stack.enter_context(path.open("rb")), 0)
+            file, known = self.files.get(path) or (self.stack.enter_context(path.open("rb")), 0)
             records = os.fstat(file.fileno()).st_size // self.record
             for number in range(known, records):
                 file.seek(number * self.record)
                 self.places[file.read(HASH)] = (file, number * self.record + HASH)
-            self.read[path] = (file, records)
+            self.files[path] = (file, records)
 
     def network(self, model: SegmentationModel) -> Network:
         """From normalized windows (B, 3, h, w) to the logits of `model`, whose encoder is that of the cache."""
