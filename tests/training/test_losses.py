@@ -88,6 +88,7 @@ def test_value_and_gradient_are_those_of_the_plain_way(lean, plain, band, height
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(losses, "CPU_BAND", band)
         patched.setattr(losses, "CPU_GROUP", band)
+        patched.setattr(losses, "SORTED", band)
         masks, labels = example(height=height, width=width, patch=patch, seed=seed)
         labels[0, 0, 0] = 1  # at least one valid pixel
         lean_loss, plain_loss = lean(masks, labels, patch), plain(masks, labels, patch)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Bytes of upsampled logits in a band, and of column-interpolated masks in a group of images.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
 CPU_GROUP, GPU_GROUP = 16 << 20, 512 << 20
+# Bytes of upsampled masks whose errors are sorted at a time; indices and counts take up some 20 times as much.
+SORTED = 4 << 20
 Pixels = tuple[slice, slice]
 """The rows and columns of the labels that a loss looks at."""
 ALL: Pixels = (slice(None), slice(None))
@@ -116,8 +118,8 @@ def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixel
 def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
-    Sorting needs the errors of one class at all pixels at once. Classes are upsampled in groups, so memory stays
-    within a few (B, H, W), or a few bands, for any number of classes.
+    Sorting needs the errors of one class at all pixels at once. Classes are sorted in small groups, or one by one if
+    there are many pixels: memory is a few (B, H, W) for any number of classes.
     """
     volume = _Volume(masks, labels, multiple, pixels)
     labels = volume.labels
@@ -269,9 +271,8 @@ class _Volume:
                 self.gradient[first:last] += (gradient @ self.columns).permute(1, 2, 0, 3)
 
     def class_groups(self, classes: list[int]) -> Iterator[list[int]]:
-        """The classes in groups whose upsampled masks are no larger than a band, or one class at a time."""
-        most = CPU_BAND if self.masks.device.type == "cpu" else GPU_BAND
-        size = max(1, most // max(1, self.labels.numel() * self.masks.element_size()))
+        """The classes in groups whose upsampled masks are no larger than `SORTED`, or one class at a time."""
+        size = max(1, SORTED // max(1, self.labels.numel() * self.masks.element_size()))
         for first, last in bands(len(classes), size):
             yield classes[first:last]
 
