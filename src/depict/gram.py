@@ -37,7 +37,8 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         (W,) = ctx.saved_tensors
-        return W @ (slope + slope.mT)
+        with torch.autocast(W.device.type, enabled=False):
+            return W @ (slope + slope.mT)
 
 
 def regularized_inverse(gram: Tensor, a: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def regularized_inverse(gram: Tensor, a: Tensor) -> Tensor:
 
 
 class _Inverse(torch.autograd.Function):
-    """S^-1 of symmetric positive definite S (..., M, M), with a gradient of two products.
+    """S^-1 of symmetric positive definite S (..., M, M), whose gradient takes two matrix products.
 
     Autograd would go back through the Cholesky factor: two triangular systems and a second inverse.
     """
@@ -70,7 +71,8 @@ class _Inverse(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         (inverse,) = ctx.saved_tensors
-        return -(inverse @ slope @ inverse)
+        with torch.autocast(inverse.device.type, enabled=False):
+            return -(inverse @ slope @ inverse)
 
 
 def inverse_by_products(S: Tensor) -> Tensor:

@@ -91,22 +91,47 @@ def test_a_flipped_bit_or_a_cut_record_is_encoded_again(tmp_path, model):
 
 
 def test_two_trainings_at_a_time_share_their_windows(tmp_path, model):
-    images = torch.randn(2, 3, 32, 32)
-    with WindowCache(model, tmp_path) as first, WindowCache(without_encoder(classifier()), tmp_path) as second:
-        expected = first.network(model)(images)
-        assert torch.equal(second.network(without_encoder(classifier()))(images), expected)
-    assert sorted(path.stat().st_size for path in tmp_path.glob("*.windows")) == [0, 2 * first.record]
+    images = torch.randn(4, 3, 32, 32)
+    with WindowCache(model, tmp_path) as first, WindowCache(model, tmp_path) as second:
+        for part in images.split(2):  # the second one looks again each time
+            expected = first.network(model)(part)
+            assert torch.equal(second.network(without_encoder(classifier()))(part), expected)
+    assert sorted(path.stat().st_size for path in tmp_path.glob("*.windows")) == [0, 4 * first.record]
 
 
 def test_two_trainings_at_a_time_both_keep_their_windows(tmp_path, model):
     images = torch.randn(2, 3, 32, 32)
     with WindowCache(model, tmp_path) as first, WindowCache(model, tmp_path) as second:
-        expected = torch.cat(
-            [cache.network(model)(image[None]) for cache, image in zip((first, second), images, strict=True)]
-        )
+        expected = torch.cat([first.network(model)(images[:1]), second.network(model)(images[1:])])
     assert [path.stat().st_size for path in tmp_path.glob("*.windows")] == 2 * [first.record]
-    with WindowCache(without_encoder(model), tmp_path) as windows:
-        torch.testing.assert_close(windows.network(model)(images), expected)
+    with WindowCache(model, tmp_path) as windows:
+        torch.testing.assert_close(windows.network(without_encoder(model))(images), expected)
+
+
+def test_a_window_never_gets_the_tokens_of_one_that_took_its_place(tmp_path, model):
+    one, other = torch.randn(2, 1, 3, 32, 32)
+    with WindowCache(model, tmp_path) as first, WindowCache(model, tmp_path) as second:
+        expected = first.network(model)(one)
+        second.network(model)(one)  # it has seen where the first one keeps the window
+        first.output.truncate(0)
+        first.network(model)(other)
+        assert torch.equal(second.network(model)(one), expected)
+
+
+def test_a_file_of_another_training_may_disappear(tmp_path, model):
+    images = torch.randn(1, 3, 32, 32)
+    with WindowCache(model, tmp_path) as windows:
+        (tmp_path / f"{windows.key}.7.windows").symlink_to(tmp_path / "gone")
+        torch.testing.assert_close(windows.network(model)(images), model.masks(images), atol=1e-2, rtol=1e-2)
+
+
+def test_more_trainings_than_files_read_and_keep_nothing(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(window_cache, "MOST_FILES", 1)
+    images = torch.randn(1, 3, 32, 32)
+    with WindowCache(model, tmp_path) as first, WindowCache(model, tmp_path) as second:
+        expected = first.network(model)(images)
+        assert second.output is None
+        assert torch.equal(second.network(without_encoder(model))(images), expected)
 
 
 def test_without_room_the_validation_goes_through_and_nothing_is_kept(tmp_path, model, monkeypatch):

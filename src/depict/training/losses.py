@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 # Bytes of upsampled logits in a band, and of column-interpolated masks in a group of images.
 CPU_BAND, GPU_BAND = 4 << 20, 64 << 20
 CPU_GROUP, GPU_GROUP = 16 << 20, 512 << 20
-# Bytes of upsampled masks whose errors are sorted at a time; indices and counts take up some 20 times as much.
-SORTED = 4 << 20
 Pixels = tuple[slice, slice]
 """The rows and columns of the labels that a loss looks at."""
 ALL: Pixels = (slice(None), slice(None))
@@ -118,77 +116,60 @@ def dice(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixel
 def lovasz(masks: Tensor, labels: Tensor, multiple: tuple[int, int], pixels: Pixels = ALL) -> Tensor:
     """Lovász-softmax loss (Berman et al. 2018) over the batch, the mean over the classes in the labels.
 
-    Sorting needs the errors of one class at all pixels at once. Classes are sorted in small groups, or one by one if
-    there are many pixels: memory is a few (B, H, W) for any number of classes.
+    Sorting needs the errors of one class at all pixels at once: memory is a few (B, H, W) for any
+    number of classes.
     """
     volume = _Volume(masks, labels, multiple, pixels)
     labels = volume.labels
     with _exactly(masks):
         valid = (labels != IGNORE).flatten().nonzero()[:, 0]
         targets = labels.flatten()[valid]
-        normalizer, mean = volume.masks.new_zeros(2, *labels.shape)
+        normalizer, mean, product = volume.masks.new_zeros(3, *labels.shape)
         for (images, rows), logits, _, _ in volume.bands():
             normalizer[images, rows] = logits.logsumexp(2).transpose(0, 1)
         present = volume.present().nonzero()[:, 0].tolist()
         total = volume.masks.new_zeros(())
-        for classes in volume.class_groups(present):
-            upsampled = volume.upsampled(classes).sub_(normalizer).exp_()
+        for index in present:
             # index_select: indexing by brackets is several times as slow on a CPU.
-            softmax = upsampled.flatten(1).index_select(1, valid)
-            inside = targets == targets.new_tensor(classes)[:, None]
-            slopes = _lovasz_slopes(softmax, inside).div_(len(present))
+            softmax = volume.upsampled(index).sub_(normalizer).exp_().flatten().index_select(0, valid)
+            inside = targets == index
+            slope = _lovasz_slope(softmax, inside).div_(len(present))
             # Errors are 1 - p inside and p outside: the slope is with respect to p.
-            total += (slopes * (softmax - inside.to(softmax))).sum()
+            total += (slope * (softmax - inside.to(softmax))).sum()
             if volume.gradient is not None:
-                products = upsampled.zero_()
-                products.flatten(1).index_copy_(1, valid, slopes.mul_(softmax))
-                mean += products.sum(0)
-                volume.add_gradient(classes, products)
+                product.view(-1).index_copy_(0, valid, slope.mul_(softmax))
+                mean += product
+                volume.add_gradient(index, product)
         for (images, rows), logits, _, _ in volume.bands(keep_gradient=True) if volume.gradient is not None else ():
             softmax = logits.softmax(2)
             torch.mul(softmax, -mean[images, rows].transpose(0, 1).unsqueeze(2), out=logits)
     return volume.differentiable(total)
 
 
-def _lovasz_slopes(softmax: Tensor, inside: Tensor) -> Tensor:
-    """Slopes of the Lovász extension of the Jaccard loss in the probabilities of classes, all (classes, pixels)."""
+def _lovasz_slope(softmax: Tensor, inside: Tensor) -> Tensor:
+    """Slope of the Lovász extension of the Jaccard loss in the probability of a class, all (pixels,)."""
     errors = torch.where(inside, 1 - softmax, softmax)
-    # After the last pixel of a class the Jaccard loss is 1 and stays so: smaller errors have no slope and need no
+    # After the last pixel of the class the Jaccard loss is 1 and stays so: smaller errors have no slope and need no
     # sorting. In a trained model, these are most of the pixels. (Written so that nan is sorted and reaches the loss.)
-    smallest = torch.where(inside, errors, torch.inf).amin(1, keepdim=True)
-    chosen = (~(errors < smallest)).flatten().nonzero()[:, 0]
-    class_of = chosen // inside.shape[1]
-    sizes = torch.bincount(class_of, minlength=len(inside))
-    order = chosen.index_select(0, largest_first(errors.flatten().index_select(0, chosen), class_of, sizes))
-    # All classes in a row: what counts from the first pixel of a class has the count before that pixel subtracted.
-    starts = sizes.cumsum(0) - sizes
-    hit = inside.flatten().index_select(0, order).long()
-    hits = hit.cumsum(0)
-    hits -= (hits - hit).index_select(0, starts).index_select(0, class_of)
-    rank = torch.arange(1, len(order) + 1, device=order.device) - starts.index_select(0, class_of)
-    misses = inside.sum(1).index_select(0, class_of) - hits
-    jaccard = 1 - misses.to(softmax) / (misses + rank)
-    steps = jaccard.diff(prepend=jaccard.new_zeros(1))
-    steps.index_copy_(0, starts, jaccard.index_select(0, starts))
-    slopes = torch.zeros_like(softmax)
-    slopes.view(-1).index_copy_(0, order, steps)
-    return torch.where(inside, -slopes, slopes)
+    sorted_ones = (~(errors < torch.where(inside, errors, torch.inf).amin())).nonzero()[:, 0]
+    order = sorted_ones.index_select(0, largest_first(errors.index_select(0, sorted_ones)))
+    hits = inside.to(softmax).index_select(0, order).cumsum(0)
+    union = hits[-1] + torch.arange(1, len(order) + 1, device=order.device) - hits
+    jaccard = 1 - (hits[-1] - hits) / union
+    jaccard[1:] -= jaccard[:-1].clone()
+    slope = torch.zeros_like(softmax).index_copy_(0, order, jaccard)
+    return torch.where(inside, -slope, slope)
 
 
-def largest_first(errors: Tensor, class_of: Tensor, sizes: Tensor) -> Tensor:
-    """The indices (n,) that sort values (n,) of 0 or more within each class, the largest first, equal ones in order.
-
-    The values of a class follow each other: class_of (n,) is ascending, `sizes` (classes,) are their numbers.
-    """
+def largest_first(errors: Tensor) -> Tensor:
+    """The indices (n,) that sort values (n,) of 0 or more, the largest first, equal ones in their order."""
     if errors.device.type != "cpu" or errors.dtype != torch.float32 or len(errors) >= 1 << 32:
-        order = errors.argsort(descending=True, stable=True)
-        return order[class_of[order].argsort(stable=True)]
+        return errors.argsort(descending=True, stable=True)
     # The bits of a float32 of 0 or more are ordered like its value. With the index in the lower half of a key, numpy's
     # vectorized sort of integers gives the order several times as fast as torch's argsort.
     bits = ~errors.clamp(min=0).numpy().view(np.uint32)
     keys = bits.astype(np.uint64) << np.uint64(32) | np.arange(len(bits), dtype=np.uint64)
-    for of_class in np.split(keys, sizes.cumsum(0)[:-1].numpy()):  # views
-        of_class.sort()
+    keys.sort()
     return torch.from_numpy((keys & np.uint64(0xFFFFFFFF)).astype(np.int64))
 
 
@@ -264,30 +245,20 @@ class _Volume:
                 torch.mm(matrix, values[low].flatten(1), out=logits.flatten(1))
                 targets = labels[start:stop].long()
                 valid = targets != IGNORE
-                yield (slice(first, last), slice(start, stop)), logits, targets.masked_fill_(~valid, 0), valid
+                yield (slice(first, last), slice(start, stop)), logits, targets.masked_fill(~valid, 0), valid
                 if gradient is not None:
                     gradient[low].flatten(1).addmm_(matrix.T, logits.flatten(1))
             if gradient is not None and self.gradient is not None:
                 self.gradient[first:last] += (gradient @ self.columns).permute(1, 2, 0, 3)
 
-    def class_groups(self, classes: list[int]) -> Iterator[list[int]]:
-        """The classes in groups whose upsampled masks are no larger than `SORTED`, or one class at a time."""
-        size = max(1, SORTED // max(1, self.labels.numel() * self.masks.element_size()))
-        for first, last in bands(len(classes), size):
-            yield classes[first:last]
+    def upsampled(self, index: int) -> Tensor:
+        """One class at all pixels, (B, H, W)."""
+        return self.row_matrix @ self.masks[:, index] @ self.columns.T
 
-    def upsampled(self, classes: list[int]) -> Tensor:
-        """Some classes at all pixels, (classes, B, H, W). Two matrix products: one for each image would be slower."""
-        low = self.masks[:, classes].permute(3, 1, 0, 2)
-        columns = (self.columns @ low.flatten(1)).unflatten(1, low.shape[1:])  # (W, classes, B, h)
-        return (columns @ self.row_matrix.T).permute(1, 2, 3, 0).contiguous()
-
-    def add_gradient(self, classes: list[int], gradient: Tensor) -> None:
-        """Add the gradient (classes, B, H, W) of the upsampled masks of some classes."""
+    def add_gradient(self, index: int, gradient: Tensor) -> None:
+        """Add the gradient (B, H, W) of one class's upsampled mask."""
         assert self.gradient is not None
-        columns = (gradient @ self.columns).permute(2, 1, 0, 3)  # (H, B, classes, w)
-        low = (self.row_matrix.T @ columns.flatten(1)).unflatten(1, columns.shape[1:])
-        self.gradient[:, classes] += low.permute(1, 2, 0, 3)
+        self.gradient[:, index] += self.row_matrix.T @ gradient @ self.columns
 
     def present(self) -> Tensor:
         """Which classes are in the labels, (C,)."""

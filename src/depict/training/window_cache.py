@@ -2,9 +2,9 @@
 
 The tokens of a window are kept on disk under a hash of its pixels, so no window can get those of
 another. They are rounded to float16, as in the cache for training, also when they are new: a
-validation does not depend on what was cached before. Each process appends records of one size to a
-file of its own, the first that no other process has locked: the hash, a checksum, the tokens. It reads
-the files of all, so trainings that run at the same time share their windows. A record that a crash has
+validation does not depend on what was cached before. Each process appends records of one size (hash,
+checksum, tokens) to a file of its own, the first that no other process has locked. It reads the files
+of all processes, so trainings that run at the same time share their windows. A record that a crash has
 cut is dropped, a damaged one is encoded again.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import math
 import os
 import zlib
@@ -36,6 +35,8 @@ FORMAT = 1
 """Part of every file's name; raised when the content changes."""
 HASH, CHECKSUM = 16, 4
 """Bytes of a window's hash and of a record's checksum."""
+MOST_FILES = 100
+"""Processes that can keep windows at the same time; further ones only read."""
 
 
 class WindowCache:
@@ -51,7 +52,7 @@ class WindowCache:
         self.folder = default_folder() if folder is None else Path(folder)
         self.key = hashlib.sha256(f"{FORMAT} {encoder_key(model)} {self.window}".encode()).hexdigest()[:32]
         self.places: dict[bytes, tuple[BinaryIO, int]] = {}
-        """Where the tokens of a window begin: the file, and its byte."""
+        """Where the record of a window begins: the file, and its byte."""
         self.files: dict[Path, tuple[BinaryIO, int]] = {}
         """The files of all processes, and how many of their records are in `places`."""
         self.output: BinaryIO | None = None
@@ -61,7 +62,6 @@ class WindowCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.output = self._own_file()
-            self._index()
         except OSError as error:
             self.stack.close()
             raise UserError(
@@ -71,32 +71,34 @@ class WindowCache:
 
     def __exit__(self, *_: object) -> None:
         self.places, self.files, self.output = {}, {}, None
-        self.stack.close()
+        with contextlib.suppress(OSError):  # a record that did not fit is still in the buffer of its file
+            self.stack.close()
 
-    def _own_file(self) -> BinaryIO:
-        """The first file that no other process appends to, without a record that was cut."""
-        for number in itertools.count():
+    def _own_file(self) -> BinaryIO | None:
+        """The first file that no other process appends to, without a record that was cut; None if all are taken."""
+        for number in range(MOST_FILES):
             path = self.folder / f"{self.key}.{number}.windows"
             with contextlib.suppress(Timeout):
                 self.stack.enter_context(FileLock(path.with_suffix(".lock"), blocking=False))
                 file = self.stack.enter_context(path.open("a+b"))
                 file.truncate(file.seek(0, os.SEEK_END) // self.record * self.record)
                 return file
-        raise AssertionError("there is always another number")
+        return None
 
     def _index(self) -> None:
-        """Note where the tokens of each new window begin; of two records of a window the later one counts."""
-        for path in sorted(self.folder.glob(f"{self.key}.*.windows")):
-            file, known = self.files.get(path) or (self.stack.enter_context(path.open("rb")), 0)
-            records = os.fstat(file.fileno()).st_size // self.record
-            for number in range(known, records):
-                file.seek(number * self.record)
-                self.places[file.read(HASH)] = (file, number * self.record + HASH)
-            self.files[path] = (file, records)
+        """Note where the record of each new window begins; one in the own file counts more than one elsewhere."""
+        own = "" if self.output is None else self.output.name
+        for path in sorted(self.folder.glob(f"{self.key}.*.windows"), key=lambda path: (str(path) == own, path)):
+            with contextlib.suppress(OSError):  # another process may have deleted it
+                file, known = self.files.get(path) or (self.stack.enter_context(path.open("rb")), 0)
+                records = os.fstat(file.fileno()).st_size // self.record
+                self.files[path] = (file, records)
+                for number in range(known, records):
+                    file.seek(number * self.record)
+                    self.places[file.read(HASH)] = (file, number * self.record)
 
     def network(self, model: SegmentationModel) -> Network:
         """From normalized windows (B, 3, h, w) to the logits of `model`, whose encoder is that of the cache."""
-        self._index()  # what other processes have added since
 
         def masks(images: Tensor) -> Tensor:
             if tuple(images.shape[-2:]) != self.window:
@@ -109,6 +111,9 @@ class WindowCache:
         """Features (B, N, F) of windows (B, 3, h, w), rounded to float16, on their device."""
         keys = [hashlib.blake2b(image.numpy().data, digest_size=HASH).digest() for image in images.contiguous().cpu()]
         known = [self._read(key) for key in keys]
+        if any(tokens is None for tokens in known):
+            self._index()  # other processes may have added them
+            known = [self._read(key) if tokens is None else tokens for key, tokens in zip(keys, known, strict=True)]
         new = [number for number, tokens in enumerate(known) if tokens is None]
         if new:
             for number, tokens in zip(new, model.features(images[new])[0].half().cpu(), strict=True):
@@ -122,8 +127,9 @@ class WindowCache:
             return None
         file, start = self.places[key]
         file.seek(start)
-        checksum, values = file.read(CHECKSUM), bytearray(file.read(self.record - HASH - CHECKSUM))
-        if zlib.crc32(values).to_bytes(CHECKSUM, "big") != checksum or len(values) != self.record - HASH - CHECKSUM:
+        # The hash again: since it was noted, the file may have been cut and continued by another process.
+        head, values = file.read(HASH + CHECKSUM), bytearray(file.read(self.record - HASH - CHECKSUM))
+        if head != key + _checksum(values) or len(values) != self.record - HASH - CHECKSUM:
             return None
         return torch.frombuffer(values, dtype=torch.float16).view(self.shape)
 
@@ -135,8 +141,12 @@ class WindowCache:
         try:
             need_space(self.folder, self.record, "caching", MAKE_ROOM)
             end = self.output.seek(0, os.SEEK_END)
-            self.output.write(key + zlib.crc32(values).to_bytes(CHECKSUM, "big") + values)
+            self.output.write(key + _checksum(values) + values)
             self.output.flush()
-            self.places[key] = (self.output, end + HASH)
+            self.places[key] = (self.output, end)
         except (OSError, UserError):
             self.output = None
+
+
+def _checksum(values: bytes | bytearray) -> bytes:
+    return zlib.crc32(values).to_bytes(CHECKSUM, "big")
