@@ -60,7 +60,7 @@ Line = dict[str, Any]
 
 
 def take(runs: Path) -> None:
-    """Copy the small files of all studies below `runs`, with the last part of the data's path only."""
+    """Copy the small files of all studies below `runs`, with the last part of paths to data and weights only."""
     for study in sorted(runs.glob("*/study.yaml")):
         target = HERE / study.parent.name
         target.mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ def take(runs: Path) -> None:
             if (study.parent / name).exists():
                 shutil.copyfile(study.parent / name, target / name)
         kept = (target / "study.yaml").read_text(encoding="utf-8")
-        (target / "study.yaml").write_text(re.sub(r"\broot: /\S*/", "root: ", kept), encoding="utf-8")
+        (target / "study.yaml").write_text(re.sub(r"\b(root|pretrained): /\S*/", r"\1: ", kept), encoding="utf-8")
 
 
 def lines_of(study: str) -> list[Line]:
@@ -321,6 +321,7 @@ def _full_name(line: Line) -> str:
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += ["warm-up"] if "warmup" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
+    parts += ["no dropout"] if settings.get("decoder.dropout") == "0" else []
     parts += ["stem"] if settings.get("neck.stem") == "true" else []
     parts += ["masked attention"] if settings.get("decoder.masked_attention") == "true" else []
     parts += ["no deep supervision"] if settings.get("decoder.deep_supervision") == "false" else []
@@ -349,7 +350,9 @@ def ade20k(*studies: str) -> str:
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
     lines = [line for studies in (("ade20k_less",), ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
-    found = {(_name(line), int(line["settings"].get("data.limit", line["images"]))): line for line in lines}
+    found: dict[tuple[str, int], Line] = {}
+    for line in lines:  # of several trials the best comes first
+        found.setdefault((_name(line), int(line["settings"].get("data.limit", line["images"]))), line)
     names, sizes = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
     body = [
         [name, *(percent(line) if (line := found.get((name, size))) else "-" for size in sorted(sizes))]
