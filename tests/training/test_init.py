@@ -60,6 +60,13 @@ def test_every_decoder_can_start_from_one_of_its_kind(tmp_path, decoder):
     assert "knows 2 of the 3" in init_from(new, str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("option", [{"dropout": 0.1}, {"logit_gain": 4.0}, {"step_size": 0.1}])
+def test_options_that_matter_in_training_only_do_not_make_another_decoder(run, option):
+    new = model(["tree", "road", "sky"], seed=1, **option)
+    assert "knows 3 of the 3" in init_from(new, run)
+    assert torch.equal(new.decoder.class_embeddings, load(run).decoder.class_embeddings)
+
+
 def test_another_decoder_keeps_its_random_start(run):
     new = model(["tree", "road"], "linear", seed=1)
     start = new.decoder.head.weight.detach().clone() if hasattr(new.decoder.head, "weight") else None
@@ -68,11 +75,22 @@ def test_another_decoder_keeps_its_random_start(run):
     assert start is None or torch.equal(new.decoder.head.weight, start)
 
 
-def test_another_image_size_or_encoder_is_refused_in_one_line(run):
+@pytest.mark.parametrize("image_size", [64, (48, 80)])
+def test_positions_are_resized_to_another_image_size(run, image_size):
     torch.manual_seed(1)
-    larger = create_model("depict_sa", encoder="vit_tiny_patch16_224", classes=["tree"], image_size=64)
-    with pytest.raises(UserError, match="does not fit the model at 'encoder.vit.pos_embed'.*--image-size"):
-        init_from(larger, run)
+    new = create_model("depict_sa", encoder="vit_tiny_patch16_224", classes=["tree"], image_size=image_size)
+    init_from(new, run)
+    source, grid = load(run).encoder.vit, new.encoder.vit.patch_embed.grid_size
+    images = torch.rand(1, 3, grid[0] * 16, grid[1] * 16)
+    expected = load(run).encoder(images)  # which resizes its positions for the image
+    assert torch.allclose(new.encoder.eval()(images)[0], expected[0], atol=1e-5)
+    assert torch.equal(new.encoder.vit.pos_embed[:, :1], source.pos_embed[:, :1])
+
+
+def test_another_encoder_is_refused_in_one_line(run):
+    other = create_model("depict_sa", encoder="vit_small_patch16_224", classes=["tree"], image_size=32)
+    with pytest.raises(UserError, match="does not fit the model at 'encoder.vit.cls_token': leave its encoder"):
+        init_from(other, run)
 
 
 def test_the_neck_is_copied_with_the_encoder(tmp_path):
