@@ -77,6 +77,15 @@ def test_other_models_are_refused_in_one_line(original, tmp_path, change, messag
     assert "\n" not in str(caught.value)
 
 
+def test_class_numbers_with_gaps_are_refused_in_one_line(original, tmp_path):
+    values = json.loads((original[1] / "config.json").read_text())
+    values["id2label"] = {str(int(index) + 1): name for index, name in values["id2label"].items()}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / "model.safetensors").symlink_to(original[1] / "model.safetensors")
+    with pytest.raises(UserError, match="config.json: 'id2label' must name the classes 0 to 5"):
+        import_maskformer(tmp_path)
+
+
 def test_folders_without_a_model_and_other_data_sets_are_refused(original, tmp_path):
     with pytest.raises(UserError, match="has no config.json"):
         import_maskformer(tmp_path)

@@ -195,8 +195,6 @@ def _rate(config: Config, recipe: Recipe) -> float:
 def _decoder(config: Config, classes: int) -> DecoderConfig:
     """The decoder's complete settings, with the defaults that suit a training best."""
     decoder = with_defaults(config.decoder)
-    if decoder.name == "depict_mask" and config.decoder.matching is None:
-        return replace(decoder, matching="mask2former")
     few = config.encoder.freeze and config.train.optimizer == "adamw" and classes <= FEW_CLASSES
     if few and decoder.head == "cosine" and config.decoder.logit_gain is None:
         return replace(decoder, logit_gain=FEW_CLASSES_GAIN)

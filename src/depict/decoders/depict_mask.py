@@ -44,7 +44,7 @@ class DepictMask(MaskClassifier):
         masked_attention: bool = False,
         deep_supervision: bool = True,
         segments: str = "classes",
-        matching: str = "maskformer",
+        matching: str = "mask2former",
         step_size: float | None = None,
     ):
         check_sizes(layers=layers, cross_layers=cross_layers, queries=queries)
@@ -92,7 +92,7 @@ class DepictMask(MaskClassifier):
         """Masks (B, K, N) and class logits (B, K, C + 1) of normalized patches Z (B, N, D) and queries Q (B, K, D)."""
         Q = self.query_norm(Q)
         # Both are of length sqrt(D) about, and logits should start near 1.
-        return self.dim**-0.5 * (Q @ Z.mT), self.classify(Q)
+        return (self.dim**-0.5 * Q) @ Z.mT, self.classify(Q)  # scaled first: fp16 would overflow
 
     def result(self, Z: Tensor, Q: Tensor, grid: Grid, trace: Trace | None) -> Tensor:
         """Semantic scores (B, C, h, w) of normalized patches Z (B, N, D) and queries Q (B, K, D)."""

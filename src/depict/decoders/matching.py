@@ -105,19 +105,20 @@ def find_segments(
     if len(values) and not 0 <= int(values.min()) <= int(values.max()) < classes:
         raise UserError(f"labels must be below the {classes} classes, or {IGNORE} for ignored pixels.")
     height, width = padded_size((labels.shape[0], labels.shape[1]), multiple)
-    rows = torch.arange(labels.shape[0], device=labels.device) * grid[0] // height
-    columns = torch.arange(labels.shape[1], device=labels.device) * grid[1] // width
-    cells = (rows[:, None] * grid[1] + columns)[known]
+    down = torch.arange(labels.shape[0], device=labels.device) * grid[0] // height
+    across = torch.arange(labels.shape[1], device=labels.device) * grid[1] // width
+    cells = (down[:, None] * grid[1] + across)[known]
     parts = values if kind == "classes" else connected_components(labels)[known]
     names, numbers = parts.unique(return_inverse=True)
-    n, N = len(names), grid[0] * grid[1]
-    inside = torch.bincount(numbers * N + cells, minlength=n * N).view(n, N).float()
-    labeled = inside.sum(0)
     of_class = torch.zeros_like(names).scatter_(0, numbers, values)
-    if n > most:
-        kept = inside.sum(1).argsort(descending=True, stable=True)[:most]
-        of_class, inside = of_class[kept], inside[kept]
-    return Segments(of_class, inside, labeled)
+    kept = torch.arange(len(names), device=labels.device)
+    if len(names) > most:
+        kept = torch.bincount(numbers).argsort(descending=True, stable=True)[:most]
+    n, N = len(kept), grid[0] * grid[1]
+    rows = torch.full_like(names, n)  # the last row counts the pixels of all other segments
+    rows[kept] = torch.arange(n, device=labels.device)
+    inside = torch.bincount(rows[numbers] * N + cells, minlength=(n + 1) * N).view(n + 1, N).float()
+    return Segments(of_class[kept], inside[:n], inside.sum(0))
 
 
 def connected_components(labels: Tensor) -> Tensor:

@@ -122,6 +122,8 @@ def _read(folder: Path) -> tuple[Any, int]:
 
 
 def _classes(settings: Any, requested: str | None, side: int) -> tuple[list[str], list[Color] | None, DataConfig]:
+    if sorted(settings.id2label) != list(range(settings.num_labels)):
+        raise UserError(f"config.json: 'id2label' must name the classes 0 to {settings.num_labels - 1}.")
     names = [str(settings.id2label[index]) for index in range(settings.num_labels)]
     if requested is None:
         return list(check_classes(names, "config.json")), None, DataConfig(short_edge=side)
