@@ -1,13 +1,18 @@
 """Class embeddings across images: planted subspaces have known dimensions, cosines and scores."""
 
 import dataclasses
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from depict.analysis.class_embeddings import ClassEmbeddings, principal_subspace, union_of_subspaces
-from depict.analysis.figures.class_embeddings import figures
+from depict.analysis.figures.class_embeddings import figures, gram_by_class, spread
 from depict.analysis.runner import make_sample
 from depict.analysis.text.class_embeddings import CAPTIONS, findings
 from depict.data.scenes.dataset import Scenes
@@ -102,3 +107,23 @@ def test_a_linear_decoder_has_no_class_embeddings():
     result = analysis.compute()
     assert not result.numbers
     assert result.skipped == "The decoder 'linear' has no class embeddings that depend on the image."
+
+
+def test_labels_of_classes_with_few_embeddings_do_not_overlap():
+    counts = [100, 80, *[3] * 26, 1, 1]
+    figure = gram_by_class([torch.eye(4)[[0] * count] for count in counts], [f"class {index}" for index in range(30)])
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    [axes, _] = figure.axes
+    boxes = [label.get_window_extent(renderer) for label in axes.get_yticklabels()]
+    assert len(boxes) == 30
+    assert all(above.y0 >= below.y1 for above, below in itertools.pairwise(boxes))
+    assert boxes[-1].y0 >= axes.get_window_extent(renderer).y0 - 1  # a pixel
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.floats(0.1, 5))
+def test_spread_places_keep_their_order_and_distance(places, gap):
+    moved = spread(np.array(sorted(places)), gap, 100)
+    assert np.all(np.diff(moved) >= gap - 1e-9) and moved[-1] <= 100
+    apart = [0.0, gap * 1.5, gap * 3]
+    assert spread(np.array(apart), gap, 1000).tolist() == apart

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -11,6 +13,10 @@ from depict.analysis.base import Result
 
 MAX_CLASSES, MAX_PER_CLASS = 30, 100
 """As many classes as in the paper's figure, and embeddings of each."""
+AXES_INCHES = 4.0
+"""Side of the matrix, at least."""
+LEADER_POINTS = 9
+LEADER: dict[str, Any] = {"color": "#444444", "lw": 0.4, "clip_on": False, "scalex": False, "scaley": False}
 
 
 def figures(result: Result) -> dict[str, Figure]:
@@ -34,8 +40,25 @@ def gram_by_class(groups: list[Tensor], names: list[str]) -> Figure:
         axes.axvline(edge, color="#444444", lw=0.4)
     centers = (edges[1:] + edges[:-1]) / 2
     size = 8 if len(labels) <= 15 else 6
-    axes.set_xticks(centers, labels, rotation=90, fontsize=size, parse_math=False)
-    axes.set_yticks(centers, labels, fontsize=size, parse_math=False)
-    axes.tick_params(length=0)
+    line = 1.15 * size / 72 / AXES_INCHES * len(rows)  # the height of a label in rows of the matrix
+    places = spread(centers, line, edges[-1] - line / 2)
+    axes.set_xticks(places, labels, rotation=90, fontsize=size, parse_math=False)
+    axes.set_yticks(places, labels, fontsize=size, parse_math=False)
+    axes.tick_params(length=0, pad=LEADER_POINTS + 1)
+    leader = -LEADER_POINTS / 72 / AXES_INCHES  # from a class to its label, which may have been moved
+    for ends in zip(centers, places, strict=True):
+        axes.plot(ends, (0, leader), transform=axes.get_xaxis_transform(), **LEADER)
+        axes.plot((0, leader), ends, transform=axes.get_yaxis_transform(), **LEADER)
     figure.colorbar(image, label="inner product of unit vectors", shrink=0.8)
     return figure
+
+
+def spread(places: np.ndarray, gap: float, end: float) -> np.ndarray:
+    """Ascending places, moved so that neighbors are at least `gap` apart and the last is at most at `end`."""
+    moved = np.array(places, dtype=float)
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + gap)
+    moved[-1] = min(moved[-1], end)
+    for index in range(len(moved) - 2, -1, -1):
+        moved[index] = min(moved[index], moved[index + 1] - gap)
+    return moved
