@@ -54,7 +54,7 @@ LABEL_ROWS = {
 """Strips of six label maps each, and how their row is labeled."""
 STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
 """The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
-ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_segmenter")
+ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_segmenter")
 """Studies of 16 epochs on a quarter of ADE20K."""
 Line = dict[str, Any]
 
@@ -349,7 +349,8 @@ def ade20k(*studies: str) -> str:
 
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    lines = [line for studies in (("ade20k_less",), ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
+    less = ("ade20k_less", "ade20k_less_segmenter")
+    lines = [line for studies in (less, ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found: dict[tuple[str, int], Line] = {}
     for line in lines:  # of several trials the best comes first
         found.setdefault((_name(line), int(line["settings"].get("data.limit", line["images"]))), line)
@@ -357,8 +358,25 @@ def ade20k_sizes() -> str:
     body = [
         [name, *(percent(line) if (line := found.get((name, size))) else "-" for size in sorted(sizes))]
         for name in names
+        if sum(one == name for one, _ in found) > 1
     ]
     return markdown(["mIoU %", *(f"{size:,} images" for size in sorted(sizes))], body)
+
+
+def ade20k_finetuned() -> str:
+    """Decoders fine-tuned with the encoder, next to the frozen runs that they start from, the best first."""
+    frozen = {_name(line): line for line in merged(ADE20K_LONG)}
+    body = [
+        [
+            ", ".join(part for part in (_name(line), line["settings"].get("decoder.operator")) if part),
+            f"{100 * frozen[_name(line)]['mean']:.2f}",
+            percent(line),
+            f"{100 * line['pixel_accuracy']:.2f}",
+            f"{100 * line['boundary_iou']:.2f}",
+        ]
+        for line in merged(("ade20k_finetuned",))
+    ]
+    return markdown(["decoder", "frozen mIoU %", "fine-tuned mIoU %", "pixels %", "boundary IoU %"], body)
 
 
 def own_images() -> str:
@@ -376,14 +394,14 @@ def own_images() -> str:
 def augmentation() -> str:
     """Augmentation of cached features, and epochs."""
     titles = {
-        "neither mirrored nor cut": {"data.flip": "false"},
-        "mirrored": {},
-        "mirrored, cut to 3/4 of each side": {"cache_crop": "0.75"},
-        "mirrored, cut to 1/2 of each side": {"cache_crop": "0.5"},
-        "no cache: scaled, cut, mirrored, colors": {"cache_features": "false"},
-        "mirrored, 20 epochs": {"epochs": "20"},
-        "mirrored, cut to 1/2 of each side, 20 epochs": {"epochs": "20", "cache_crop": "0.5"},
-        "mirrored, cut to 1/2 of each side, 60 epochs": {"epochs": "60", "cache_crop": "0.5"},
+        "no flip, no crop": {"data.flip": "false"},
+        "flip": {},
+        "flip, 3/4 crops": {"cache_crop": "0.75"},
+        "flip, 1/2 crops": {"cache_crop": "0.5"},
+        "no cache: scale, crop, flip, color jitter": {"cache_features": "false"},
+        "flip, 20 epochs": {"epochs": "20"},
+        "flip, 1/2 crops, 20 epochs": {"epochs": "20", "cache_crop": "0.5"},
+        "flip, 1/2 crops, 60 epochs": {"epochs": "60", "cache_crop": "0.5"},
     }
     keys = {key for wanted in titles.values() for key in wanted}
 
@@ -494,9 +512,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "masks": masks,
     "speed_masks": lambda: speed("speed_masks"),
     "init": init,
-    "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention"),
+    "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention", "ade20k_softmax"),
     "ade20k_long": lambda: ade20k(*ADE20K_LONG),
     "ade20k_sizes": ade20k_sizes,
+    "ade20k_finetuned": ade20k_finetuned,
     "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention", "ade20k_tuning_segmenter"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
