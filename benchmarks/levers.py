@@ -2,11 +2,14 @@
 
     python benchmarks/levers.py --out DIR --data ade20k --root ADE20K --freeze-encoder --cache-features \\
         --data.every 4 --data.holdout 0.1 --decoders depict_us us_orthonormal us_compress us_scaled
+    depict check --data ade20k --root ADE20K --split train --json shares.json
+    python benchmarks/levers.py --shares shares.json --out DIR … --decoders us_prior
 
 A study of `depict study decoders` with more decoders. Each is `depict_us` with one change that the theory suggests:
 
     us_orthonormal  the basis of each head is kept orthonormal, as the derivation assumes
     us_compress     step sizes keep their negative sign, so that every step lowers the coding rate
+    us_prior        biases start as log-shares of the classes in the pixels, from a report of `depict check`
     us_principal    bases start as principal directions of the first batch's tokens, one cluster of them for each head
     us_scaled       the cosine of patch and class, times a learned scale of the class, plus a bias; no norm over classes
 
@@ -31,9 +34,11 @@ And one of depict_mask, whose queries AdamW hardly turns at the rates that suit 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
-from typing import cast
+from pathlib import Path
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -47,8 +52,9 @@ from depict.decoders.base import Grid, LevelDecoder, PatchDecoder, Trace
 from depict.decoders.blocks import ISTABlock, MSSABlock, init_linear_layers
 from depict.decoders.depict import DepictUS
 from depict.decoders.depict_mask import DepictMask
-from depict.decoders.heads import Head, LinearHead, unit
+from depict.decoders.heads import Head, LinearHead, SubspacesHead, unit
 from depict.errors import UserError
+from depict.io.files import read_json
 from depict.neck import DEFAULT_DIM, Neck
 from depict.operators import SubspaceAttention
 from depict.training.stopping import InterruptedTraining
@@ -134,6 +140,20 @@ class Compress(DepictUS):
         super().__init__(dim, num_classes, layers, heads, head_dim)
         for operator in operators(self):
             register_parametrization(operator, "step_size", Negative())
+
+
+class Prior(DepictUS):
+    """Biases that start as log-shares of the classes."""
+
+    shares: ClassVar[Sequence[float]] = ()
+
+    def __init__(self, dim: int, num_classes: int, layers: int = 2, heads: int = 3, head_dim: int = 100):
+        super().__init__(dim, num_classes, layers, heads, head_dim)
+        if len(self.shares) < num_classes:
+            raise UserError(f"us_prior needs --shares with {num_classes} classes, not {len(self.shares)}.")
+        logs = torch.tensor(self.shares[:num_classes]).clamp(min=1e-6).log()  # settings are checked with two classes
+        with torch.no_grad():
+            cast(SubspacesHead, self.head).bias.copy_(logs - logs.mean())
 
 
 class Principal(DepictUS):
@@ -246,6 +266,12 @@ class FastQueries(DepictMask):
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--shares", type=Path)
+    own, settings = parser.parse_known_args()
+    if own.shares:
+        report = read_json(own.shares, "write it with `depict check --json`")
+        Prior.shares = [one["share"] for one in report["splits"][0]["classes"]]
     for name, decoder in (
         ("linear_all", Together),
         ("linear_deep", Deep),
@@ -256,11 +282,12 @@ def main() -> int:
         ("sparse", Sparse),
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),
+        ("us_prior", Prior),
         ("us_principal", Principal),
         ("us_scaled", Scaled),
     ):
         register_decoder(name, decoder)
-    return study.run(["decoders", *sys.argv[1:]])
+    return study.run(["decoders", *settings])
 
 
 if __name__ == "__main__":
