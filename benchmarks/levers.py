@@ -26,10 +26,6 @@ levels of a hierarchical encoder:
     linear_raw      no LayerNorms in the neck
     linear_all      all three; SegFormer's head also has a second linear map for each level
     linear_deep     this second map alone: the same functions as with one map, trained differently
-
-And one of depict_mask, whose queries AdamW hardly turns at the rates that suit the rest (docs/masks.md):
-
-    mask_fast       queries stored at a length of 1 and multiplied by sqrt(D), so that each step turns them further
 """
 
 from __future__ import annotations
@@ -51,7 +47,6 @@ from depict.decoders import register_decoder
 from depict.decoders.base import Grid, LevelDecoder, PatchDecoder, Trace
 from depict.decoders.blocks import ISTABlock, MSSABlock, init_linear_layers
 from depict.decoders.depict import DepictUS
-from depict.decoders.depict_mask import DepictMask
 from depict.decoders.heads import Head, LinearHead, SubspacesHead, unit
 from depict.errors import UserError
 from depict.io.files import read_json
@@ -84,22 +79,6 @@ class Negative(nn.Module):
     def right_inverse(self, step: Tensor) -> Tensor:
         """The value of a given step."""
         return torch.expm1(-step).log()
-
-
-class Times(nn.Module):
-    """A tensor times a constant."""
-
-    def __init__(self, factor: float):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, stored: Tensor) -> Tensor:
-        """The tensor."""
-        return self.factor * stored
-
-    def right_inverse(self, tensor: Tensor) -> Tensor:
-        """What is stored of it."""
-        return tensor / self.factor
 
 
 class ScaledCosineHead(Head):
@@ -257,14 +236,6 @@ class Deep(LinearOnLevels):
             self.neck.maps[index] = nn.Sequential(first, second)
 
 
-class FastQueries(DepictMask):
-    """Exact steps on queries that turn faster."""
-
-    def __init__(self, dim: int, num_classes: int, queries: int = 100, matching: str = "mask2former"):
-        super().__init__(dim, num_classes, queries=queries, operator="exact", matching=matching)
-        register_parametrization(self, "queries", Times(dim**0.5))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--shares", type=Path)
@@ -278,7 +249,6 @@ def main() -> int:
         ("linear_fine", Fine),
         ("linear_raw", Raw),
         ("linear_relu", Rectified),
-        ("mask_fast", FastQueries),
         ("sparse", Sparse),
         ("us_orthonormal", Orthonormal),
         ("us_compress", Compress),

@@ -15,7 +15,7 @@ SMALL = {
     "denormals": "",
     "levers": "--shares shares.json --out study --data scenes --encoder test_efficientnet --encoder.pretrained False "
     "--image-size 64 --data.every 64 --data.holdout 0.25 --data.workers 0 --epochs 1 --batch 4 --device cpu "
-    "--decoders us_orthonormal us_compress us_prior us_principal us_scaled sparse mask_fast "
+    "--decoders us_orthonormal us_compress us_prior us_principal us_scaled sparse "
     "linear_fine linear_relu linear_raw linear_all linear_deep",
     "inference": "--only resized --size 64 --rounds 1",
     "loading": "--images 4 --batches 2",

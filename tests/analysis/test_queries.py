@@ -21,7 +21,7 @@ def planted_decoder():
     options = {"layers": 1, "heads": 1, "head_dim": 1, "cross_layers": 1, "cross_heads": 1, "cross_head_dim": 1}
     decoder = create_decoder("depict_mask", 4, 2, queries=4, step_size=0.0, **options)
     with torch.no_grad():
-        decoder.queries.copy_(torch.eye(4))
+        decoder.short_queries.copy_(torch.eye(4) / 2)
         decoder.classify.bias.zero_()
         targets = torch.tensor([[9.0, 0, 0], [9.0, 0, 0], [0, 9.0, 0], [0, 0, 9.0]])
         decoder.classify.weight.copy_(torch.linalg.lstsq(decoder.query_norm(torch.eye(4)), targets).solution.T)

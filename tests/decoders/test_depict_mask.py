@@ -82,9 +82,19 @@ def test_a_query_attends_where_its_mask_is_positive_or_everywhere():
 
 def test_parameters_are_bases_steps_norms_queries_and_a_class_layer():
     kinds = {name.split(".")[-1] for name, _ in build(operator="exact").named_parameters()}
-    assert kinds == {"P", "step_size", "log_c", "queries", "weight", "bias"}
+    assert kinds == {"P", "step_size", "log_c", "short_queries", "weight", "bias"}
     matrices = {name for name, p in build().named_parameters() if p.ndim > 1 and not name.endswith(".P")}
-    assert matrices == {"queries", "classify.weight"}
+    assert matrices == {"short_queries", "classify.weight"}
+
+
+def test_queries_start_as_long_as_normalized_patches_and_one_adam_step_turns_them():
+    decoder = create_decoder("depict_mask", 256, 3)
+    before = decoder.queries.detach()
+    assert torch.allclose(before.norm(dim=1).mean(), torch.tensor(16.0), rtol=0.05)
+    optimizer = torch.optim.AdamW(decoder.parameters(), lr=3e-3)
+    (decoder.queries * torch.randn(256)).sum().backward()
+    optimizer.step()
+    assert torch.cosine_similarity(before, decoder.queries.detach()).max() < 0.9995
 
 
 @pytest.mark.parametrize("operator", ["softmax", "exact"])

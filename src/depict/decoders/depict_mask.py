@@ -52,8 +52,9 @@ class DepictMask(MaskClassifier):
         self.masked_attention, self.num_queries = masked_attention, queries
         self.layers = nn.ModuleList([MSSABlock(dim, heads, head_dim, dropout, operator) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)
-        self.queries = nn.Parameter(torch.empty(queries, dim))
-        normal_(self.queries, 1.0)  # as long as the normalized patches, so that MSCA tells them apart from the start
+        # AdamW moves every number by about the learning rate: stored at their full length, queries would hardly turn.
+        self.short_queries = nn.Parameter(torch.empty(queries, dim))
+        normal_(self.short_queries, dim**-0.5)
         self.cross_layers = nn.ModuleList(
             [MSCABlock(dim, cross_heads, cross_head_dim, dropout, operator) for _ in range(cross_layers)]
         )
@@ -61,6 +62,11 @@ class DepictMask(MaskClassifier):
         self.classify = nn.Linear(dim, num_classes + 1)
         init_linear_layers(self.classify)
         init_step_sizes(self, SOFTMAX_STEP if step_size is None and operator == "softmax" else step_size)
+
+    @property
+    def queries(self) -> Tensor:
+        """The queries before the first step, (K, D), about as long as the normalized patches that MSCA compares."""
+        return self.dim**0.5 * self.short_queries
 
     def forward(self, Z: Tensor, grid: Grid, trace: Trace | None = None) -> Tensor | Queries:
         """Semantic scores (B, C, h, w) of the tokens Z (B, N, D); in training mode, `Queries`."""
@@ -111,7 +117,7 @@ class DepictMask(MaskClassifier):
 
     def multiply_adds(self, N: int) -> int:
         """MSSA on N patches, MSCA of K queries against them, then masks and classes of the last step."""
-        (K, D), C = self.queries.shape, self.num_classes
+        (K, D), C = self.short_queries.shape, self.num_classes
         steps = sum(layer.multiply_adds(N) for layer in self.layers)  # type: ignore[operator]
         estimate = LAYER_NORM * K * D + K * N * D + K * D * (C + 1)
         for layer in self.cross_layers:
