@@ -141,10 +141,10 @@ def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
 
 def stamp(seed: int) -> dict[str, Any]:
     """How a run was made: versions, commit, seed, command and time."""
-    libraries = {name: importlib.metadata.version(name) for name in ("torch", "timm", "accelerate")}
+    libraries = ["torch", "timm", "accelerate", *(["transformers"] if "transformers" in sys.modules else [])]
     return {
         "depict": depict.__version__,
-        **libraries,
+        **{name: importlib.metadata.version(name) for name in libraries},
         "python": sys.version.split()[0],
         "commit": commit(),
         "seed": seed,

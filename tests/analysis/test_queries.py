@@ -1,9 +1,12 @@
 """Queries of classes: planted ones are found, counted and drawn."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from depict.analysis.base import Sample
 from depict.analysis.figures.queries import figures, panels
 from depict.analysis.queries import QueryMap, QueryUse, winning_queries
 from depict.analysis.runner import choose_analyses, make_sample
@@ -11,7 +14,7 @@ from depict.analysis.text.queries import CAPTIONS, findings, verdict
 from depict.data.scenes.dataset import Scenes
 from depict.decoders import create_decoder
 from support.planted import analyze_tokens
-from support.tiny_model import tiny_model
+from support.tiny_model import tiny_model, tiny_neck_model
 
 NOT_FOR_QUERIES = ("class_embeddings", "low_rank", "gradient_terms", "class_directions", "levels")
 
@@ -58,6 +61,27 @@ def test_shades_of_a_class_are_given_by_size_in_each_image():
     assert drawn[1] == drawn[2] == [100, 0, 0]
     assert drawn[0] != [100, 0, 0]
     assert drawn[3] == [0, 100, 0]
+
+
+def test_padding_is_neither_counted_nor_drawn():
+    model = tiny_neck_model("depict_mask")  # padded to 32 pixels, masks of stride 4
+    image = np.random.default_rng(0).integers(0, 255, (20, 40, 3), dtype=np.uint8)
+    trace = model.unroll(image)
+    analysis = QueryUse(model)
+    analysis.update(Sample("image", image, None, trace, None))
+    [drawn] = analysis.measured.images
+    rows, columns = (math.ceil(cells) for cells in model.layout(20, 40).cells(model.stride))
+    assert (rows, columns) < trace.grid
+    assert drawn.labels.shape == drawn.queries.shape == drawn.masks[0].mask.shape == (rows, columns)
+    assert analysis.measured.counts.sum() == rows * columns
+
+
+def test_the_mask_of_a_query_is_named_by_a_class_even_if_no_object_is_more_likely():
+    decoder = planted_decoder()
+    with torch.no_grad():
+        decoder.classify.bias.copy_(torch.tensor([0.0, 0.0, 20.0]))
+    result = analyze_tokens(QueryUse, decoder, torch.eye(4)[[0, 0, 2, 2]], name="depict_mask")
+    assert {mask.label for image in result.measured.images for mask in image.masks} <= {0, 1}
 
 
 def test_figures_and_words_of_a_model():

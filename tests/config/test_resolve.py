@@ -7,7 +7,7 @@ from depict.config.resolve import ResolvedConfig, ResolvedTrain, resolve
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig, TrainConfig
 from depict.data.scenes.dataset import Scenes
 from depict.io.yaml import from_dict, to_dict
-from support.layouts import cityscapes
+from support.layouts import ade20k, cityscapes
 
 
 def with_data(**settings):
@@ -115,3 +115,10 @@ def test_each_decoder_has_the_rate_that_suits_it_on_a_frozen_encoder_unless_one_
 def test_depict_mask_is_trained_with_the_loss_of_mask2former_unless_another_is_given(given, used):
     config = Config(EncoderConfig(), DecoderConfig("depict_mask", matching=given), DataConfig("scenes"))
     assert resolve(config)[0].decoder.matching == used
+
+
+def test_depict_mask_has_more_queries_than_classes_unless_their_number_is_given(tmp_path):
+    many = DataConfig("ade20k", root=ade20k(tmp_path, [1, 2]))
+    for data, given, used in ((many, None, 300), (many, 120, 120), (DataConfig("scenes"), None, 100)):
+        config = Config(EncoderConfig(), DecoderConfig("depict_mask", queries=given), data)
+        assert resolve(config)[0].decoder.queries == used

@@ -87,6 +87,49 @@ def test_parameters_are_bases_steps_norms_queries_and_a_class_layer():
     assert matrices == {"short_queries", "classify.weight"}
 
 
+@pytest.mark.parametrize("operator", ["softmax", "exact"])
+def test_in_masked_attention_a_query_sees_only_the_patches_under_its_current_mask(operator):
+    """Each step by hand: unmasked steps on the patches that `attended` chooses, query by query."""
+    torch.manual_seed(2)
+    decoder, Z = build(operator=operator, masked_attention=True).eval(), torch.randn(1, 12, 16)
+    with torch.no_grad():
+        for layer in decoder.cross_layers:
+            layer.operator.step_size.fill_(3.0)  # so that masks change from step to step
+        expected = decoder(Z, (3, 4))
+        refined = Z
+        for layer in decoder.layers:
+            refined = layer(refined)
+        refined, Q, seen = decoder.norm(refined), decoder.queries[None], []
+        for layer in decoder.cross_layers:
+            seen.append(attended(decoder.estimate(refined, Q)[0])[0])
+            rows = [layer(Q[:, [k]], refined[:, chosen]) for k, chosen in enumerate(seen[-1])]
+            Q = torch.cat(rows, 1)
+        assert not torch.equal(*seen)
+        assert not seen[0].all()
+        assert torch.allclose(decoder.result(refined, Q, (3, 4), None), expected, atol=1e-4)
+
+
+def test_the_loss_compares_queries_with_the_chosen_kind_of_segment():
+    labels = torch.tensor([[[0, 0, 1, 0], [0, 0, 1, 0], [2, 2, 1, 0]]], dtype=torch.uint8)  # class 0 in two parts
+    losses = []
+    for segments in ("classes", "components"):
+        torch.manual_seed(0)
+        decoder = build(segments=segments).train()
+        queries = decoder(torch.randn(1, 12, 16), (3, 4))
+        losses.append(decoder.loss(queries, labels, (1, 1)))
+        assert torch.equal(losses[-1], matching_loss(queries, labels, (1, 1), TERMS["mask2former"], segments))
+    assert not torch.isclose(*losses)
+
+
+def test_a_patch_that_no_query_claims_gets_the_class_with_the_largest_of_its_small_scores():
+    masks = torch.tensor([-20.0, -15.0]).view(1, 2, 1, 1)
+    classes = torch.tensor([[[0.0, 9, 0, 0], [0, 0, 9, 0]]])
+    scores = semantic_scores(masks, classes)
+    assert scores.argmax(1).item() == 2
+    assert scores.isfinite().all()
+    assert scores.max() - scores.min() < 14  # the others do not drown when masks are enlarged
+
+
 def test_queries_start_as_long_as_normalized_patches_and_one_adam_step_turns_them():
     decoder = create_decoder("depict_mask", 256, 3)
     before = decoder.queries.detach()

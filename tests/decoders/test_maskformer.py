@@ -52,6 +52,19 @@ def test_in_training_mode_every_layer_is_returned_and_the_last_gives_the_result(
 
 
 @needs_transformers
+def test_every_supervised_state_is_normalized_as_the_last_one_is():
+    decoder = build(dropout=0.0).eval()
+    features = torch.randn(1, DIMS[-1], 4, 6)
+    with torch.no_grad():
+        torch.nn.init.uniform_(decoder.transformer.decoder.layernorm.weight)
+        every = decoder.states(features, every_layer=True)
+        assert torch.allclose(every[-1], decoder.states(features, every_layer=False)[0], atol=1e-5)
+        weight = decoder.transformer.decoder.layernorm.weight
+        assert torch.allclose((every / weight).mean(-1), torch.zeros(()), atol=1e-4)
+        assert torch.allclose((every / weight).var(-1, correction=0), torch.ones(()), atol=1e-2)
+
+
+@needs_transformers
 def test_masks_start_undecided():
     torch.manual_seed(0)
     decoder = create_decoder("maskformer", DIMS, 5).train()

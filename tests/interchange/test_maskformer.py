@@ -39,7 +39,7 @@ def original(tmp_path_factory):
             parameter.add_(0.02 * torch.randn_like(parameter))
     folder = tmp_path_factory.mktemp("hub") / "maskformer"
     model.save_pretrained(folder)
-    size = {"shortest_edge": 448, "longest_edge": 1024}  # windows of 7 divide the grids of all stages
+    size = {"shortest_edge": 512, "longest_edge": 2048}  # that of the published models
     transformers.MaskFormerImageProcessor(size=size).save_pretrained(folder)
     return model, folder
 
@@ -49,7 +49,9 @@ def test_the_imported_run_has_the_original_scores(original, tmp_path, capsys):
     assert main(["import", str(folder), str(tmp_path / "run")]) == 0
     assert "encoder swin_tiny_patch4_window7_224" in capsys.readouterr().out
     model = load(tmp_path / "run")
-    assert (model.image_size, model.stride, model.classes[5]) == ((448, 448), (4, 4), "thing 5")
+    # Attention windows of 7 divide the grids of 448 pixels, not those of 512.
+    assert (model.image_size, model.config.data.short_edge) == ((448, 448), 512)
+    assert (model.stride, model.classes[5]) == ((4, 4), "thing 5")
     images = torch.randn(1, 3, 448, 448)
     with torch.no_grad():
         outputs = theirs(images)
@@ -64,6 +66,9 @@ def test_the_imported_run_has_the_original_scores(original, tmp_path, capsys):
         ({"backbone_config": {"depths": [2, 2, 4, 2]}}, "a backbone that timm does not have"),
         ({"backbone_config": {"model_type": "resnet"}}, "is not a MaskFormer on a Swin"),
         ({"model_type": "mask2former"}, "is not a MaskFormer on a Swin|cannot be read as a MaskFormer"),
+        ({"backbone_config": {"hidden_act": "relu"}}, "backbone_config.hidden_act = 'relu': only 'gelu' can be"),
+        ({"backbone_config": {"use_absolute_embeddings": True}}, "use_absolute_embeddings|lacks the tensor"),
+        ({"decoder_config": {"activation_function": "gelu"}}, "activation_function = 'gelu': only 'relu' can be"),
     ],
 )
 def test_other_models_are_refused_in_one_line(original, tmp_path, change, message):
@@ -75,6 +80,33 @@ def test_other_models_are_refused_in_one_line(original, tmp_path, change, messag
     with pytest.raises(UserError, match=message) as caught:
         import_maskformer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_mean": [0.5, 0.5, 0.5]}, "has image_mean = \\[0.5, 0.5, 0.5\\]: only"),
+        ({"size": {"height": 400, "width": 300}}, "only a short edge, or a square"),
+    ],
+)
+def test_pictures_that_would_be_prepared_differently_are_refused(original, tmp_path, change, message):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(original[1] / name)
+    values = json.loads((original[1] / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(values | change))
+    with pytest.raises(UserError, match=message):
+        import_maskformer(tmp_path)
+
+
+def test_a_tensor_without_a_place_is_named_and_the_exit_code_is_1(original, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("depict.interchange.maskformer.NOT_NEEDED", "nothing")
+    assert main(["import", str(original[1]), str(tmp_path / "run")]) == 1
+    assert "not imported, since the model has no such tensors: 'model.pixel_level" in capsys.readouterr().err
+
+
+def test_flags_of_checkpoint_files_are_refused_for_a_folder(original, tmp_path, capsys):
+    assert main(["import", str(original[1]), str(tmp_path / "run"), "--heads", "3"]) == 2
+    assert "--heads is for a checkpoint file" in capsys.readouterr().err
 
 
 def test_class_numbers_with_gaps_are_refused_in_one_line(original, tmp_path):

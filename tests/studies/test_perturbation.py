@@ -13,11 +13,13 @@ import pytest
 from depict.cli import main
 from depict.data.dataset import random_subset
 from depict.data.scenes.dataset import Scenes
+from depict.decoders import DECODERS
 from depict.errors import UserError
 from depict.evaluation import evaluate, sliding_window_for
 from depict.model import create_model
 from depict.runs import save
 from depict.studies import perturbation as study
+from support.level_decoder import Sum
 from support.tiny_model import tiny_model, tiny_neck_model
 
 FEW = ("--limit", "2", "--seeds", "0", "1", "--sigmas", "1e-2", "--device", "cpu")
@@ -56,6 +58,16 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(study, "measure", watched)
     return names
+
+
+def test_a_decoder_without_steps_is_refused_before_anything_is_written(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(DECODERS, "sum", Sum)
+    save(create_model("sum", "test_efficientnet", len(Scenes.classes), image_size=64), tmp_path / "levels")
+    for command in (["study", "perturbation"], ["analyze"]):
+        out = tmp_path / command[0]
+        assert main([*command, str(runs / "linear"), str(tmp_path / "levels"), "--out", str(out)]) == 2
+        assert "levels': the decoder 'sum' takes the levels of its encoder" in capsys.readouterr().err
+        assert not out.exists()
 
 
 def test_a_study_writes_tables_figures_and_a_result_for_each_run(finished):

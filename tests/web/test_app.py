@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from depict import create_model
+from depict.decoders import DECODERS
 from depict.inference.onnx_predictor import OnnxPredictor
 from depict.web import jobs, service, uploads
 from depict.web.runs import Run
 from support.explorer import encoded, model_run, picture, serving
+from support.level_decoder import Sum
 from support.onnx_model import ConvModel, write_graph
 from support.tiny_model import tiny_model
 
@@ -105,6 +108,17 @@ def test_an_onnx_run_gives_labels_and_says_that_it_has_no_steps(client):
     id = client.analyzed(encoded(picture()))
     assert client.get(f"/pictures/{id}/runs/2").json["steps"] is None
     assert client.get(f"/pictures/{id}/runs/2/patch?row=0&column=0").status == 404
+
+
+def test_a_decoder_without_steps_gives_labels_and_leaves_the_steps_of_the_others(monkeypatch):
+    monkeypatch.setitem(DECODERS, "sum", Sum)
+    levels = create_model("sum", "test_efficientnet", 3, image_size=64)
+    with serving([model_run(levels, "levels"), model_run(tiny_model())]) as client:
+        assert "has no steps to show" in client.get("/runs").json["runs"][0]["note"]
+        id = client.analyzed(encoded(picture()))
+        assert client.get(f"/pictures/{id}").json["unrolled"] == [1]
+        assert client.get(f"/pictures/{id}/runs/0").json["steps"] is None
+        assert client.get(f"/pictures/{id}/runs/1").json["steps"] is not None
 
 
 def test_a_forgotten_picture_is_gone(client):

@@ -6,6 +6,7 @@ predicted class that adds the most to the logit, or subtracts the most: the larg
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,8 @@ class ClassDirections(Analysis):
         if len(self.measured.images) < MAX_IMAGES:
             size = sample.image.shape[0], sample.image.shape[1]
             cells = self.model.layout(*size).cells(self.model.stride)
-            maps = (values.view(trace.grid).numpy() for values in (labels, directions))
+            inside = (slice(math.ceil(cells[0])), slice(math.ceil(cells[1])))  # the rest of the grid is padding
+            maps = (values.view(trace.grid)[inside].numpy() for values in (labels, directions))
             self.measured.images.append(DirectionMap(thumbnail(sample.image), size, cells, *maps))
 
     def compute(self) -> Result:

@@ -105,16 +105,16 @@ class QueryUse(Analysis):
         trace = sample.trace
         if trace.query_masks is None or trace.query_classes is None or trace.masks is None:
             return
-        masks, classes = trace.query_masks[0], trace.query_classes[0]
-        labels = trace.masks[0].argmax(0)
-        queries = winning_queries(masks.flatten(1), classes, labels.flatten()).view(labels.shape)
         size = sample.image.shape[0], sample.image.shape[1]
         cells = self.model.layout(*size).cells(self.model.stride)
-        inside = (slice(math.ceil(cells[0])), slice(math.ceil(cells[1])))  # the rest of the grid is padding
+        inside = (..., slice(math.ceil(cells[0])), slice(math.ceil(cells[1])))  # the rest of the grid is padding
+        masks, classes = trace.query_masks[0][inside], trace.query_classes[0]
+        labels = trace.masks[0][inside].argmax(0)
+        queries = winning_queries(masks.flatten(1), classes, labels.flatten()).view(labels.shape)
         counts = torch.zeros_like(self.measured.counts)
-        counts.index_put_((labels[inside], queries[inside]), torch.ones(()), accumulate=True)
+        counts.index_put_((labels, queries), torch.ones(()), accumulate=True)
         self.measured.counts += counts
-        parts = connected_components(labels[inside])
+        parts = connected_components(labels)
         for label in counts.sum(1).nonzero()[:, 0].tolist():
             self.measured.pairs.append(
                 {
@@ -123,7 +123,7 @@ class QueryUse(Analysis):
                     "patches": int(counts[label].sum()),
                     "effective_queries": effective_number(counts[label]).item(),
                     "queries_in_use": int((counts[label] >= IN_USE * counts[label].sum()).sum()),
-                    "connected_parts": len(parts[labels[inside] == label].unique()),
+                    "connected_parts": len(parts[labels == label].unique()),
                 }
             )
         if len(self.measured.images) < MAX_IMAGES:

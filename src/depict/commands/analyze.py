@@ -64,6 +64,7 @@ def main(
     import depict
     from depict.analysis.report import REPORT, write_report
     from depict.analysis.runner import choose_analyses
+    from depict.decoders import need_steps
     from depict.devices import find_device
     from depict.io.hub import short_names
     from depict.runs import stamp
@@ -77,6 +78,8 @@ def main(
     target = find_device(device)
     # Load everything first, so that an error in the last name is reported before the work on the others.
     models = [depict.load(run) for run in runs]
+    for model, run in zip(models, runs, strict=True):
+        need_steps(model.config.decoder.name, run)
     sources = [open_images(model, run, data, root, pictures, out) for model, run in zip(models, runs, strict=True)]
     out.mkdir(parents=True, exist_ok=True)
 

@@ -46,12 +46,15 @@ def main(
 
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"'{run}' exists and is not an empty folder: name a new one.")
-    from depict.interchange.checkpoint import ImportedModel, import_checkpoint
+    from depict.interchange.checkpoint import import_checkpoint
     from depict.interchange.maskformer import import_maskformer
     from depict.runs import save
 
     if checkpoint.is_dir():
-        imported = ImportedModel(import_maskformer(checkpoint, data), [], [])
+        for name, value in (("--variant", variant), ("--heads", heads), ("--cross-heads", cross_heads)):
+            if value is not None:
+                raise UserError(f"{name} is for a checkpoint file; the folder '{checkpoint}' has its own config.json.")
+        imported = import_maskformer(checkpoint, data)
     else:
         imported = import_checkpoint(checkpoint, variant, heads=heads, cross_heads=cross_heads, data=data)
     model = imported.model

@@ -198,4 +198,6 @@ def _decoder(config: Config, classes: int) -> DecoderConfig:
     few = config.encoder.freeze and config.train.optimizer == "adamw" and classes <= FEW_CLASSES
     if few and decoder.head == "cosine" and config.decoder.logit_gain is None:
         return replace(decoder, logit_gain=FEW_CLASSES_GAIN)
+    if decoder.name == "depict_mask" and config.decoder.queries is None:  # a class may have several
+        return replace(decoder, queries=max(decoder.queries or 0, 2 * classes))
     return decoder

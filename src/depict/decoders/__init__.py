@@ -52,6 +52,12 @@ def level_decoder(name: str) -> type[LevelDecoder] | None:
     return found if issubclass(found, LevelDecoder) else None
 
 
+def need_steps(name: str, run: object) -> None:
+    """Raise unless the decoder `name` of a run takes tokens, so that it can be unrolled and perturbed."""
+    if level_decoder(name):
+        raise UserError(f"'{run}': the decoder '{name}' takes the levels of its encoder and has no steps to look into.")
+
+
 def create_decoder(name: str, dim: int | Sequence[int], num_classes: int, **options: Any) -> Decoder:
     """Build the decoder `name` for tokens of dimension `dim`. Options that are not given keep its defaults.
 

@@ -7,6 +7,7 @@ softmax like the logits of any other decoder.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,10 @@ from depict.decoders.base import Decoder
 from depict.decoders.matching import SEGMENTS, TERMS, Queries, matching_loss
 from depict.errors import unknown
 
-SMALLEST_SCORE = 1e-6
+RANGE = 1e-6
+"""Scores below this share of a patch's largest count as this share: their logarithms would drown the others when masks
+are enlarged."""
+SMALLEST_SCORE = 1e-30
 """Scores below it count as this, so that their logarithm exists."""
 
 
@@ -44,6 +48,7 @@ class MaskClassifier(Decoder):
 
 def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:
     """log sum_k p_k(c) sigmoid(m_k) of masks (B, K, h, w) and class logits (B, K, C + 1): (B, C, h, w)."""
-    probabilities = classes.softmax(-1)[..., :-1]  # "no object" is not a class
-    scores = (probabilities.mT @ masks.sigmoid().flatten(2)).unflatten(-1, masks.shape[-2:])
-    return scores.float().clamp(min=SMALLEST_SCORE).log()
+    probabilities = classes.float().softmax(-1)[..., :-1]  # "no object" is not a class
+    scores = (probabilities.mT @ masks.float().sigmoid().flatten(2)).unflatten(-1, masks.shape[-2:])
+    logs = scores.clamp(min=SMALLEST_SCORE).log()
+    return logs.maximum(logs.amax(1, keepdim=True) + math.log(RANGE))

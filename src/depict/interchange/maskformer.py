@@ -2,8 +2,8 @@
 
 The folder is untrusted: `transformers` reads it as data, without remote code and without pickles. Only models on a Swin
 can be imported, since timm has the same encoder; `depict` runs the rest of them by `decoders/maskformer.py`. timm pads
-grids that its attention windows do not divide after shifting them, the original before: there, patches near the
-border differ.
+grids that its attention windows do not divide after shifting them, the original before. So the run gets a window whose
+grids they divide, and there the scores are those of the original.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfi
 from depict.data import DATASETS, dataset_class
 from depict.data.palette import Color
 from depict.errors import UserError, one_line, unknown
+from depict.interchange.checkpoint import ImportedModel
 from depict.io.classes import check_classes
 from depict.model import SegmentationModel
 from depict.runs import load_weights
@@ -32,6 +34,17 @@ SWINS = {
     (192, (2, 2, 18, 2), 12): "swin_large_patch4_window12_384",
 }
 """timm's name of a Swin by its width, depths and window."""
+COARSEST = 32
+"""Stride of a Swin's last level."""
+FIXED = {
+    ("backbone_config", "hidden_act"): "gelu",
+    ("backbone_config", "layer_norm_eps"): 1e-5,
+    ("backbone_config", "use_absolute_embeddings"): False,
+    ("decoder_config", "activation_function"): "relu",
+}
+"""Settings of config.json that no tensor shows, and the one value that our model computes with."""
+NOT_NEEDED = r"criterion\..+|.+\.relative_position_index|model\.pixel_level_module\.encoder\.model\.layernorm\..+"
+"""Tensors of the original that its masks do not depend on."""
 _SWIN = "model.pixel_level_module.encoder."
 _BLOCK = r"model\.encoder\.layers\.(\d+)\.blocks\.(\d+)\."
 # (name in transformers without the prefix above, timm's); the first pattern that matches the full name applies.
@@ -61,13 +74,17 @@ _RENAMES = [
 ]
 
 
-def import_maskformer(folder: Path, data: str | None = None) -> SegmentationModel:
+def import_maskformer(folder: Path, data: str | None = None) -> ImportedModel:
     """Build our model from a folder in the hub's format.
 
     `data`: the data set whose class names and colors the model gets; by default the names in config.json.
     """
-    original, side = _read(folder)
+    original, processor = _read(folder)
     settings = original.config
+    for (part, name), value in FIXED.items():
+        if (given := getattr(getattr(settings, part), name, value)) != value:
+            raise UserError(f"'{folder}' has {part}.{name} = {given!r}: only {value!r} can be imported.")
+    side = _short_edge(folder, processor)
     swin, transformer = settings.backbone_config, settings.decoder_config
     key = (swin.embed_dim, tuple(swin.depths), swin.window_size)
     if key not in SWINS:
@@ -84,16 +101,32 @@ def import_maskformer(folder: Path, data: str | None = None) -> SegmentationMode
             dropout=float(transformer.dropout),
         ),
         data=data_config,
-        image_size=side,
+        image_size=max(1, side // (COARSEST * swin.window_size)) * COARSEST * swin.window_size,
         stride=4,
     )
     model = SegmentationModel(config, classes, palette)
-    load_weights(model, _renamed(original.state_dict(), model), folder)
-    return model.eval()
+    for name, ours in (("image_mean", model.mean), ("image_std", model.std)):
+        given = list(getattr(processor, name, ours))
+        if not np.allclose(given, ours, atol=1e-3):
+            raise UserError(f"'{folder}' has {name} = {given}: only {list(ours)}, as in timm's Swin, can be imported.")
+    tensors, unknown_names = _renamed(original.state_dict(), model)
+    load_weights(model, tensors, folder)
+    return ImportedModel(model.eval(), [], unknown_names)
 
 
-def _read(folder: Path) -> tuple[Any, int]:
-    """The model as `transformers` reads it, and the side of its images."""
+def _short_edge(folder: Path, processor: Any) -> int:
+    """The short edge that pictures are resized to; without a preprocessor_config.json the original's default, 512."""
+    if processor is None:
+        return 512
+    size = dict(processor.size)
+    edges = {int(size[name]) for name in ("shortest_edge", "height", "width") if size.get(name)}
+    if len(edges) != 1:
+        raise UserError(f"'{folder}' has pictures of size {size}: only a short edge, or a square, can be imported.")
+    return edges.pop()
+
+
+def _read(folder: Path) -> tuple[Any, Any]:
+    """The model as `transformers` reads it, and its image processor, None if there is none."""
     try:
         from transformers import AutoImageProcessor, MaskFormerConfig, MaskFormerForInstanceSegmentation
     except ImportError as error:
@@ -109,16 +142,16 @@ def _read(folder: Path) -> tuple[Any, int]:
         model, report = MaskFormerForInstanceSegmentation.from_pretrained(
             folder, config=settings, use_safetensors=True, output_loading_info=True, **options
         )
-        side = 512
+        processor = None
         if (folder / "preprocessor_config.json").is_file():
-            side = int(AutoImageProcessor.from_pretrained(folder, **options).size["shortest_edge"])
+            processor = AutoImageProcessor.from_pretrained(folder, **options)
     except UserError:
         raise
     except Exception as error:  # transformers raises errors of many types
         raise UserError(f"'{folder}' cannot be read as a MaskFormer: {one_line(error)}.") from error
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"'{folder}' lacks the tensor '{missing[0]}'.")
-    return model, side
+    return model, processor
 
 
 def _classes(settings: Any, requested: str | None, side: int) -> tuple[list[str], list[Color] | None, DataConfig]:
@@ -136,10 +169,10 @@ def _classes(settings: Any, requested: str | None, side: int) -> tuple[list[str]
     return list(dataset.classes), list(dataset.palette), config
 
 
-def _renamed(state: dict[str, Tensor], model: SegmentationModel) -> dict[str, Tensor]:
-    """The tensors by our names; those that only the original's own classifier and loss need are left out."""
+def _renamed(state: dict[str, Tensor], model: SegmentationModel) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors by our names, and the names of those that our model has no place for."""
     flat = {name.replace(".", "_"): f"encoder.features.{name}" for name in model.encoder.features.state_dict()}  # type: ignore[union-attr]
-    tensors = {}
+    tensors, unknown_names = {}, []
     for name, tensor in _joined(state).items():
         ours = _match(_RENAMES, name)
         if ours is None and name.startswith(_SWIN):
@@ -147,7 +180,9 @@ def _renamed(state: dict[str, Tensor], model: SegmentationModel) -> dict[str, Te
             ours = flat.get(swin.replace(".", "_")) if swin else None
         if ours is not None:
             tensors[ours] = tensor
-    return tensors
+        elif not re.fullmatch(NOT_NEEDED, name):
+            unknown_names.append(name)
+    return tensors, unknown_names
 
 
 def _joined(state: dict[str, Tensor]) -> dict[str, Tensor]:

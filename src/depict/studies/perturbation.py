@@ -32,6 +32,7 @@ from depict.analysis.perturbation import (
 from depict.analysis.text.perturbation import PAPER
 from depict.data import create_dataset
 from depict.data.dataset import Dataset, random_subset
+from depict.decoders import need_steps
 from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import atomic_path, read_json, write_json, write_text
@@ -159,6 +160,7 @@ def run(study: Study, out: Path, device: str = "cpu") -> str:
 def open_images(study: Study, folder: Path) -> Dataset:
     """The validation images of the study for one run; it must have their classes."""
     config, classes = read_run(folder)
+    need_steps(config.decoder.name, folder)
     root = study.root or (config.data.root if study.data == config.data.name else None)
     dataset = create_dataset(study.data, root, "val")
     if len(dataset.classes) != len(classes):

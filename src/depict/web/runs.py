@@ -18,6 +18,9 @@ ONNX_NOTE = (
     "This model is an ONNX file, which gives labels only. To see its steps and ask its patches, serve the run that it "
     "was exported from."
 )
+LEVELS_NOTE = (
+    "The decoder of this run takes the levels of its encoder and has no steps to show: the page has its labels only."
+)
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,12 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        """What the page cannot show of this run, and why."""
-        return ONNX_NOTE if self.model is None else None
+        """Why the page shows only the labels of this run; None if it shows the decoder's steps, too."""
+        if self.model is None:
+            return ONNX_NOTE
+        from depict.decoders import level_decoder
+
+        return LEVELS_NOTE if level_decoder(self.model.config.decoder.name) else None
 
 
 def open_runs(runs: Sequence[str], device: str | None = None) -> list[Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from depict.analysis.base import Result
+from depict.analysis.queries import IN_USE
 from depict.analysis.verdict import Verdict
 
 TITLE = "Does a class use more than one query in an image?"
@@ -44,8 +45,9 @@ def findings(result: Result) -> list[str]:
     most = max(result.data["classes"], key=lambda row: row["effective_queries_per_image"])
     return [
         f"The class of an average patch uses {_per_image(result):.1f} queries in its image (effective number). A class "
-        f"has {parts:.1f} connected parts and {in_use:.1f} queries with at least 5 % of its patches; in {single:.0f} % "
-        f"of the cases it is one query. {most['class']} uses most, {most['effective_queries_per_image']:.1f}.",
+        f"has {parts:.1f} connected parts and {in_use:.1f} queries with at least {100 * IN_USE:.0f} % of its patches; "
+        f"in {single:.0f} % of the cases it is one query. {most['class']} uses most, "
+        f"{most['effective_queries_per_image']:.1f}.",
         f"Over all images a class uses {over_images:.1f} queries, and a query serves {classes:.1f} classes. "
         f"{alive:.0f} of {queries} queries have a patch in any image.",
     ]
