@@ -54,8 +54,10 @@ LABEL_ROWS = {
 """Strips of six label maps each, and how their row is labeled."""
 STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
 """The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
-ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_segmenter")
+ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_long_softmax", "ade20k_segmenter")
 """Studies of 16 epochs on a quarter of ADE20K."""
+ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads")
+"""Studies of two epochs on held-out images of ADE20K, with cross-entropy alone but for a few trials."""
 Line = dict[str, Any]
 
 
@@ -241,7 +243,7 @@ def masks() -> str:
     others = merged(("strides", "decoders", "rest"))
     shown = [line for line in others if line["settings"].get("stride") == "16"]
     shown += [line for line in others if line["label"] in ("linear,stride=4", "linear,stride=8")]
-    lines = [*merged(("masks", "maskformer")), *shown]
+    lines = [*merged(("masks", "masks_rest", "maskformer", "maskformer_rest")), *shown]
     return _strides(sorted(lines, key=lambda line: -line["mean"]))
 
 
@@ -314,6 +316,31 @@ def init() -> str:
     )
 
 
+def ade20k_heads() -> str:
+    """Decoders in rows, their heads in columns: the best trial of each with cross-entropy."""
+    rows = {
+        "no steps": ("linear", "linear", None),
+        "two exact steps on the patches": ("depict_us", "subspaces", None),
+        "exact DEPICT-SA": ("DEPICT-SA", "cosine", "exact"),
+        "exact DEPICT-CA": ("DEPICT-CA", "cosine", "exact"),
+        "Segmenter": ("Segmenter", "cosine", None),
+    }
+    lines = [line for line in merged(ADE20K_TUNING) if not {"loss", "start"} & line["settings"].keys()]
+    body = []
+    for title, (decoder, own, operator) in rows.items():
+        found = [
+            line
+            for line in lines
+            if (line["decoder"], line["settings"].get("decoder.operator")) == (decoder, operator)
+        ]
+        cells = []
+        for head in ("cosine", "linear", "subspaces"):
+            best = next((line for line in found if line["settings"].get("decoder.head", own) == head), None)
+            cells.append(percent(best) if best else "-")
+        body.append([title, *cells])
+    return markdown(["mIoU %", "cosine", "linear", "subspaces"], body)
+
+
 def _full_name(line: Line) -> str:
     """A decoder's name with the settings in which it differs from the others of its study."""
     settings = line["settings"]
@@ -349,7 +376,7 @@ def ade20k(*studies: str) -> str:
 
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    less = ("ade20k_less", "ade20k_less_segmenter")
+    less = ("ade20k_less", "ade20k_less_segmenter", "ade20k_segmenter_316")
     lines = [line for studies in (less, ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found: dict[tuple[str, int], Line] = {}
     for line in lines:  # of several trials the best comes first
@@ -365,11 +392,15 @@ def ade20k_sizes() -> str:
 
 def ade20k_finetuned() -> str:
     """Decoders fine-tuned with the encoder, next to the frozen runs that they start from, the best first."""
-    frozen = {_name(line): line for line in merged(ADE20K_LONG)}
+
+    def name(line: Line) -> str:
+        return ", ".join(part for part in (_name(line), line["settings"].get("decoder.operator")) if part)
+
+    frozen = {name(line): line for line in merged(ADE20K_LONG)}
     body = [
         [
-            ", ".join(part for part in (_name(line), line["settings"].get("decoder.operator")) if part),
-            f"{100 * frozen[_name(line)]['mean']:.2f}",
+            name(line),
+            f"{100 * frozen[name(line)]['mean']:.2f}",
             percent(line),
             f"{100 * line['pixel_accuracy']:.2f}",
             f"{100 * line['boundary_iou']:.2f}",
@@ -512,11 +543,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "masks": masks,
     "speed_masks": lambda: speed("speed_masks"),
     "init": init,
-    "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention", "ade20k_softmax"),
+    "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention", "ade20k_softmax", "ade20k_cbt"),
     "ade20k_long": lambda: ade20k(*ADE20K_LONG),
     "ade20k_sizes": ade20k_sizes,
     "ade20k_finetuned": ade20k_finetuned,
-    "ade20k_tuning": lambda: ade20k("ade20k_tuning", "ade20k_tuning_attention", "ade20k_tuning_segmenter"),
+    "ade20k_heads": ade20k_heads,
+    "ade20k_tuning": lambda: ade20k(*ADE20K_TUNING, "ade20k_tuning_segmenter", "ade20k_tuning_warmup"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 

@@ -36,6 +36,7 @@ def test_the_last_labels_are_those_of_the_whole_picture(decoder):
     expected = model.predictor(model.sliding_window(full_image=True)).labels(image)
     assert (labels[-1] == expected).mean() > 0.999  # ties in the last digit
     assert len(labels) == len(model.unroll(image).steps) + 1
+    assert unrolled.facts["queries"] == (decoder == "depict_mask")
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -89,6 +89,7 @@ def unroll(model: SegmentationModel, image: np.ndarray, proceed: Callable[[], No
         "cells": list(view.cells),
         "depths": depth_facts(model, trace, patches, moved),
         "closeness": "logit" if stopped[0].Q_unit is None else "cosine",
+        "queries": stopped[0].query_masks is not None,
     }
     proceed()
     labels = [labels_at(each, view, image.shape[:2]) for each in stopped]

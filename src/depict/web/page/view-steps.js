@@ -71,7 +71,7 @@ function title(index, operator, size) {
 
 function facts(app, index, operator, size, moved, rates) {
   if (!index) return `${app.result().steps.grid.join(" × ")} tokens, as the encoder made them (Z0).`;
-  const who = isCross(operator) ? "The class directions" : "The tokens";
+  const who = !isCross(operator) ? "The tokens" : app.result().steps.queries ? "The queries" : "The class directions";
   const parts = [`${who} moved by ${percent(moved)} of their length.`];
   if (isCross(operator)) parts.push("The tokens of the picture stay where they are.");
   if (rates) {
