@@ -192,3 +192,21 @@ def test_a_neck_is_refused(pictures, tmp_path):
     settings.neck.dim = 16
     with pytest.raises(UserError, match="has masks of stride 4 and a neck of its own: omit --stride and --neck"):
         train(settings, tmp_path)
+
+
+@needs_transformers
+@pytest.mark.slow
+def test_a_picture_of_4096_pixels_and_150_classes_needs_little_memory():
+    code = """
+import resource, numpy as np, torch, depict
+torch.set_num_threads(1)
+options = {"width": 32, "heads": 4, "layers": 1, "queries": 7}
+model = depict.create_model("maskformer", "test_efficientnet", 150, image_size=256, pretrained=False, **options)
+peaks = []
+for side in (256, 4096):
+    model.predict(np.zeros((side, side, 3), np.uint8))
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print((peaks[1] - peaks[0]) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 1300  # MB, of 10 GB for 150 x 4096 x 4096; the masks of all windows take 890

@@ -118,7 +118,7 @@ def _wide_bands(logits: Floats, rows: AxisMap, columns: AxisMap) -> Iterator[tup
     blocks = [(start, stop, *columns.block(start, stop)) for start, stop in bands(width, 256)]
     for top, bottom in bands(len(rows), max(1, min(ROWS, WIDE_BAND // (4 * width * classes)))):
         used, weights = rows.block(top, bottom)
-        points = logits[used]
+        points = np.ascontiguousarray(logits[used])  # the torch backend keeps classes in the middle
         values = np.empty((len(used), width, classes), np.float32)
         for start, stop, inputs, matrix in blocks:
             np.matmul(matrix, points[:, inputs], out=values[:, start:stop])

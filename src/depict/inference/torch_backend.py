@@ -105,8 +105,8 @@ class Scores:
         first = self.passes[0]
         if len(self.passes) == 1 and first.logits.is_cpu:
             # The largest logit has the largest probability: no softmax needed.
-            grid = first.logits.transpose(1, 2).contiguous()
-            return torch.from_numpy(argmax_labels(grid.numpy(), first.rows, first.columns))
+            grid = first.logits.transpose(1, 2).numpy()
+            return torch.from_numpy(argmax_labels(grid, first.rows, first.columns))
         dtype = torch.uint8 if first.logits.shape[1] <= 256 else torch.int16
         labels = torch.empty(len(first.rows), len(first.columns), dtype=dtype)
         for start, stop, scores in _render(self.passes):
