@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ NEWER |= {
     "us_compress": "DEPICT-US, steps that only compress",
     "us_principal": "DEPICT-US, bases from principal directions",
     "us_scaled": "DEPICT-US, scaled cosine",
+    "us_prior": "DEPICT-US, biases from class frequencies",
     "sparse": "linear on sparse codes",
     "linear_fine": "linear, with the level of stride 2",
     "linear_relu": "linear after BatchNorm and ReLU",
@@ -54,9 +54,9 @@ LABEL_ROWS = {
 """Strips of six label maps each, and how their row is labeled."""
 STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
 """The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
-ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_long_softmax", "ade20k_segmenter")
+ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_segmenter")
 """Studies of 16 epochs on a quarter of ADE20K."""
-ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads")
+ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads", "ade20k_prior")
 """Studies of two epochs on held-out images of ADE20K, with cross-entropy alone but for a few trials."""
 Line = dict[str, Any]
 
@@ -68,9 +68,10 @@ def take(runs: Path) -> None:
         target.mkdir(exist_ok=True)
         for name in KEPT:
             if (study.parent / name).exists():
-                shutil.copyfile(study.parent / name, target / name)
-        kept = (target / "study.yaml").read_text(encoding="utf-8")
-        (target / "study.yaml").write_text(re.sub(r"\b(root|pretrained): /\S*/", r"\1: ", kept), encoding="utf-8")
+                text = (study.parent / name).read_text(encoding="utf-8")
+                if name.endswith(".json"):  # scores of 150 classes: no line for each
+                    text = json.dumps(json.loads(text)) + "\n"
+                (target / name).write_text(re.sub(r"\b(root|pretrained): /\S*/", r"\1: ", text), encoding="utf-8")
 
 
 def lines_of(study: str) -> list[Line]:
@@ -243,8 +244,29 @@ def masks() -> str:
     others = merged(("strides", "decoders", "rest"))
     shown = [line for line in others if line["settings"].get("stride") == "16"]
     shown += [line for line in others if line["label"] in ("linear,stride=4", "linear,stride=8")]
-    lines = [*merged(("masks", "masks_rest", "maskformer", "maskformer_rest")), *shown]
+    lines = [*merged(("masks", "maskformer", "maskformer_rest")), *shown]
     return _strides(sorted(lines, key=lambda line: -line["mean"]))
+
+
+def query_lengths() -> str:
+    """Variants of depict_mask with queries that are stored at their full length, and at length 1."""
+    [softmax], [exact] = lines_of("tuning_softmax"), lines_of("tuning_queries")
+    held_out = {line["label"]: line for line in merged(("tuning_masks", "tuning_softmax_long"))}
+    pairs = [("exact", held_out["depict_mask,stride=16,decoder.operator=exact,lr=3e-3"], exact)]
+    pairs += [("softmax", held_out[softmax["label"]], softmax)]
+    body = [[f"held-out images, 4 epochs: {name}", percent(long), percent(short)] for name, long, short in pairs]
+    long = {line["label"]: line for line in merged(("masks_long", "masks_long_rest"))}
+    body += [
+        [f"validation images, 10 epochs: {_variant(line)}", percent(long[line["label"]]), percent(line)]
+        for line in merged(("masks",))
+    ]
+    return markdown(["mIoU % of `depict_mask`", "full length", "length 1"], body)
+
+
+def _variant(line: Line) -> str:
+    """What sets a row of `depict_mask` apart, such as `softmax, masked attention`."""
+    operator, *more = _full_name(line).split(", ")[1:] or ["softmax"]
+    return ", ".join([operator, *more] if operator in ("exact", "softmax") else ["softmax", operator, *more])
 
 
 def toward_segformer() -> str:
@@ -305,15 +327,15 @@ def speed(study: str) -> str:
 
 def init() -> str:
     """DEPICT-US on CamVid, started from ImageNet weights and from the shipped model."""
-    lines = {(line["settings"]["lr"], "init" in line["settings"]): line for line in lines_of("init_46")}
-    head = ["mIoU % with 46 images", "from ImageNet weights", "`--init depict-ade20k`"]
-    return markdown(
-        head,
-        [
-            [f"learning rate {rate}", *(percent(lines[rate, init]) for init in (False, True))]
-            for rate in ("1e-3", "3e-3")
-        ],
-    )
+    few = {(line["settings"]["lr"], "init" in line["settings"]): line for line in lines_of("init_46")}
+    body = [
+        [f"46 images, learning rate {rate}", *(percent(few[rate, init]) for init in (False, True))]
+        for rate in ("1e-3", "3e-3")
+    ]
+    [without] = [line for line in lines_of("strides") if line["label"] == "depict_us,stride=8"]
+    [started] = lines_of("init")
+    body.append(["all 367 images, learning rate 3e-3", percent(without), percent(started)])
+    return markdown(["mIoU %", "from ImageNet weights", "`--init depict-ade20k`"], body)
 
 
 def ade20k_heads() -> str:
@@ -329,9 +351,7 @@ def ade20k_heads() -> str:
     body = []
     for title, (decoder, own, operator) in rows.items():
         found = [
-            line
-            for line in lines
-            if (line["decoder"], line["settings"].get("decoder.operator")) == (decoder, operator)
+            line for line in lines if (line["decoder"], line["settings"].get("decoder.operator")) == (decoder, operator)
         ]
         cells = []
         for head in ("cosine", "linear", "subspaces"):
@@ -376,7 +396,7 @@ def ade20k(*studies: str) -> str:
 
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    less = ("ade20k_less", "ade20k_less_segmenter", "ade20k_segmenter_316")
+    less = ("ade20k_less", "ade20k_less_segmenter")
     lines = [line for studies in (less, ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found: dict[tuple[str, int], Line] = {}
     for line in lines:  # of several trials the best comes first
@@ -539,8 +559,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "toward_segformer": toward_segformer,
     "speed_strides": lambda: speed("speed_strides"),
     "tuning_strides": lambda: strides("tuning_strides"),
-    "tuning_masks": lambda: strides("tuning_masks"),
+    "tuning_masks": lambda: strides("tuning_masks", "tuning_softmax_long"),
     "masks": masks,
+    "query_lengths": query_lengths,
     "speed_masks": lambda: speed("speed_masks"),
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention", "ade20k_softmax", "ade20k_cbt"),
@@ -548,7 +569,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ade20k_sizes": ade20k_sizes,
     "ade20k_finetuned": ade20k_finetuned,
     "ade20k_heads": ade20k_heads,
-    "ade20k_tuning": lambda: ade20k(*ADE20K_TUNING, "ade20k_tuning_segmenter", "ade20k_tuning_warmup"),
+    "ade20k_tuning": lambda: ade20k(*ADE20K_TUNING, "ade20k_tuning_segmenter"),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 
