@@ -73,7 +73,7 @@ class DecoderConfig:
     """depict_ca, depict_mask: heads per MSCA layer."""
     cross_head_dim: Annotated[int | None, DECODERS_OWN] = None
     """depict_ca, depict_mask: dimension of each MSCA head's subspace."""
-    queries: Annotated[int | None, flag("100; depict_mask with more than 50 classes: twice as many")] = None
+    queries: Annotated[int | None, flag("100; depict_mask with more than 50 classes: two per class")] = None
     """depict_mask, maskformer: number of masks, each with a class, that an image may have."""
     masked_attention: Annotated[bool | None, flag("False")] = None
     """depict_mask: a query attends only where its mask is positive so far."""
