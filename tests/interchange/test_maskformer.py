@@ -86,7 +86,7 @@ def test_other_models_are_refused_in_one_line(original, tmp_path, change, messag
     ("change", "message"),
     [
         ({"image_mean": [0.5, 0.5, 0.5]}, "has image_mean = \\[0.5, 0.5, 0.5\\]: only"),
-        ({"size": {"height": 400, "width": 300}}, "only a short edge, or a square"),
+        ({"size": {"height": 400, "width": 400}}, "only a 'shortest_edge' can be imported"),
     ],
 )
 def test_pictures_that_would_be_prepared_differently_are_refused(original, tmp_path, change, message):

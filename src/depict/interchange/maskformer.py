@@ -119,10 +119,9 @@ def _short_edge(folder: Path, processor: Any) -> int:
     if processor is None:
         return 512
     size = dict(processor.size)
-    edges = {int(size[name]) for name in ("shortest_edge", "height", "width") if size.get(name)}
-    if len(edges) != 1:
-        raise UserError(f"'{folder}' has pictures of size {size}: only a short edge, or a square, can be imported.")
-    return edges.pop()
+    if not size.get("shortest_edge"):  # a fixed height and width would distort pictures
+        raise UserError(f"'{folder}' resizes pictures to {size}: only a 'shortest_edge' can be imported.")
+    return int(size["shortest_edge"])
 
 
 def _read(folder: Path) -> tuple[Any, Any]:

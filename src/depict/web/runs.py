@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from depict.decoders import level_decoder
 from depict.inference.predictors import Predictor
 from depict.io.hub import short_names
 from depict.segment.predictor import open_predictor
@@ -45,9 +46,12 @@ class Run:
         """Why the page shows only the labels of this run; None if it shows the decoder's steps, too."""
         if self.model is None:
             return ONNX_NOTE
-        from depict.decoders import level_decoder
+        return None if self.has_steps else LEVELS_NOTE
 
-        return LEVELS_NOTE if level_decoder(self.model.config.decoder.name) else None
+    @property
+    def has_steps(self) -> bool:
+        """Whether its decoder can be unrolled."""
+        return self.model is not None and level_decoder(self.model.config.decoder.name) is None
 
 
 def open_runs(runs: Sequence[str], device: str | None = None) -> list[Run]:

@@ -70,7 +70,7 @@ class Service:
             job.proceed("finding the classes")
             picture.segmentations[index] = segment(run.predictor, image, job.proceed)
         for index, run in enumerate(self.runs):
-            if run.model is not None and run.note is None:
+            if run.model is not None and run.has_steps:
                 from depict.web.unrolled import unroll
 
                 job.proceed("following the steps")
