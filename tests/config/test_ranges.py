@@ -23,7 +23,7 @@ def test_the_defaults_are_in_range():
     check_ranges(Config())
 
 
-@pytest.mark.parametrize("name", numeric_settings())
+@pytest.mark.parametrize("name", list(numeric_settings()))
 def test_a_bad_number_is_refused_in_one_line_in_python(name):
     for number in [*bad_numbers(name), True, "1"]:
         with pytest.raises(UserError) as caught:
@@ -32,7 +32,7 @@ def test_a_bad_number_is_refused_in_one_line_in_python(name):
         assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("name", numeric_settings())
+@pytest.mark.parametrize("name", list(numeric_settings()))
 def test_a_bad_number_is_refused_in_one_line_in_a_file(tmp_path, name):
     path = tmp_path / "settings.yaml"
     for number in bad_numbers(name):
@@ -46,7 +46,7 @@ def test_a_bad_number_is_refused_in_one_line_in_a_file(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", numeric_settings())
+@pytest.mark.parametrize("name", list(numeric_settings()))
 def test_a_bad_number_is_refused_in_one_line_on_the_command_line(tmp_path, capsys, name):
     for number in bad_numbers(name):
         words = ["train", "--out", str(tmp_path / "run"), "--data", "scenes", *as_flags(name, number)]
