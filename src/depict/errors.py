@@ -22,9 +22,13 @@ class UserError(ValueError):
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for a name that is not in `known`: suggests the nearest one, then lists them all."""
     names, given = list(known), str(name)[:100]
-    near = difflib.get_close_matches(given, names, n=1)
-    guess = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} '{given}'.{guess} Known: {', '.join(names) or 'none'}.")
+    return UserError(f"unknown {kind} '{given}'.{did_you_mean(given, names)} Known: {', '.join(names) or 'none'}.")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of an error that suggests the name in `known` that is nearest to a wrong one; empty if none is near."""
+    near = difflib.get_close_matches(str(name)[:100], list(known), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:

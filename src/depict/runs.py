@@ -31,11 +31,12 @@ from depict.data.dataset import Dataset
 from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
 from depict.devices import most_parameters
-from depict.errors import UserError, one_line
+from depict.errors import UserError, did_you_mean, one_line
 from depict.io.checksums import tensors_checksum
 from depict.io.classes import check_classes, check_colors
 from depict.io.files import LOCK, atomic_path, locked_folder, remove_unfinished, utf8_path
 from depict.io.hub import local_run
+from depict.io.shipped import shipped_models
 from depict.io.yaml import from_dict, read_yaml, to_dict, write_yaml
 from depict.model import SegmentationModel
 
@@ -121,7 +122,8 @@ def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
     if folder.suffix.lower() == ".onnx" and folder.is_file():
         raise UserError(f"'{folder}' is an exported model, which only `depict segment` reads: give its run instead.")
     if not path.is_file():
-        raise UserError(f"'{folder}' is not a run folder: there is no {CONFIG} in it.")
+        guess = did_you_mean(folder, shipped_models())
+        raise UserError(f"'{folder}' is not a run folder: there is no {CONFIG} in it.{guess}")
     values = read_yaml(path)
     version = values.pop("format", None)
     if version != FORMAT:

@@ -40,6 +40,15 @@ def test_a_local_folder_of_the_same_name_is_an_error_that_names_the_way_out(fold
     assert depict.load("./small-one").classes
 
 
+def test_a_mistyped_name_is_an_error_that_names_the_model(folder, capsys):
+    with pytest.raises(depict.UserError, match="'smal-one' is not a run folder.* Did you mean 'small-one'"):
+        depict.load("smal-one")
+    assert main(["train", "--out", "run", "--init", "smal-one", "--data", "scenes"]) == 2
+    assert "Did you mean 'small-one'?" in capsys.readouterr().err
+    with pytest.raises(depict.UserError, match=r"there is no config.yaml in it\.$"):
+        depict.load("runs/mine")
+
+
 def test_info_lists_the_models(folder, capsys):
     assert main(["info", "--models"]) == 0
     assert capsys.readouterr().out == "small-one  A model for tests.\n"

@@ -14,7 +14,7 @@ from tyro.constructors import MISSING_NONPROP, StructConstructorSpec, StructFiel
 
 from depict.config.flags import RULES
 from depict.config.schema import Config, DecoderConfig
-from depict.errors import UserError
+from depict.errors import UserError, did_you_mean
 
 BASIC = (
     *("data.name", "data.root", "decoder.name", "encoder.name", "encoder.pretrained", "encoder.freeze"),
@@ -56,10 +56,12 @@ def _with_model_of(run: str, base: Config) -> Config:
     """`base` with the encoder, neck, decoder, stride and image size of a run."""
     from depict.config.presets import load_config
     from depict.io.hub import CONFIG, local_run
+    from depict.io.shipped import shipped_models
 
     path = local_run(run) / CONFIG
     if not path.is_file():
-        raise UserError(f"--init '{run}' is not a run folder: there is no {CONFIG} in it.")
+        guess = did_you_mean(run, shipped_models())
+        raise UserError(f"--init '{run}' is not a run folder: there is no {CONFIG} in it.{guess}")
     model = load_config(str(path))
     encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
     parts = {name: getattr(model, name) for name in ("neck", "decoder", "stride", "image_size")}
