@@ -55,9 +55,12 @@ LABEL_ROWS = {
 STRIDE_ROWS = {"7_truth": "truth", "8_stride_16": "stride 16", "9_stride_8": "stride 8", "10_stride_4": "stride 4"}
 """The same with three label maps, of the linear decoder on the levels of EfficientNet-Lite0."""
 ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_segmenter")
+ADE20K_LONG += ("ade20k_long_softmax", "ade20k_seeds_ca", "ade20k_long_cbt", "ade20k_long_parts")
 """Studies of 16 epochs on a quarter of ADE20K."""
 ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads", "ade20k_prior")
 """Studies of two epochs on held-out images of ADE20K, with cross-entropy alone but for a few trials."""
+ADE20K_TUNING_LOVASZ = ("ade20k_tuning_softmax", "ade20k_tuning_rates", "ade20k_tuning_stride")
+"""The same with Lovász, which is not in the labels of these studies."""
 Line = dict[str, Any]
 
 
@@ -69,16 +72,27 @@ def take(runs: Path) -> None:
         for name in KEPT:
             if (study.parent / name).exists():
                 text = (study.parent / name).read_text(encoding="utf-8")
-                if name.endswith(".json"):  # scores of 150 classes: no line for each
-                    text = json.dumps(json.loads(text)) + "\n"
+                if name.endswith(".json"):
+                    text = _small(json.loads(text))
                 (target / name).write_text(re.sub(r"\b(root|pretrained): /\S*/", r"\1: ", text), encoding="utf-8")
+
+
+def _small(results: Line) -> str:
+    """JSON on one line. The class means of a single seed are left out: they equal its classes."""
+    for line in results.get("lines", ()):
+        if len(line["seeds"]) == 1:
+            line.pop("class_means", None)
+    return json.dumps(results) + "\n"
 
 
 def lines_of(study: str) -> list[Line]:
     """The lines of a study, each with its decoder's name and the settings in its label."""
     results = json.loads((HERE / study / "results.json").read_text(encoding="utf-8"))
     lines: list[Line] = results["lines"]
-    return [_labeled(line, "group" if results["study"] == "subset" else "label") for line in lines]
+    lines = [_labeled(line, "group" if results["study"] == "subset" else "label") for line in lines]
+    for line in lines if study in ADE20K_TUNING_LOVASZ else ():
+        line["settings"]["loss"] = "ce+lovasz"
+    return lines
 
 
 def _labeled(line: Line, key: str = "label") -> Line:
@@ -91,7 +105,7 @@ def merged(studies: Sequence[str]) -> list[Line]:
     lines: dict[str, Line] = {}
     for line in (line for study in studies for line in lines_of(study)):
         if len(line["seeds"]) == 1:
-            line.setdefault("class_means", line["classes"])  # which older studies were kept without
+            line["class_means"] = line["classes"]
         if (other := lines.get(line["label"])) is None:
             lines[line["label"]] = line
             continue
@@ -366,7 +380,9 @@ def _full_name(line: Line) -> str:
     settings = line["settings"]
     parts = [_name(line), settings.get("decoder.operator")]
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
+    parts += [f"steps from {step}"] if (step := settings.get("decoder.step_size")) else []
     parts += ["warm-up"] if "warmup" in settings else []
+    parts += ["clipped gradients"] if "clip_grad" in settings else []
     parts += ["Lovász"] if "lovasz" in settings.get("loss", "") else []
     parts += ["no dropout"] if settings.get("decoder.dropout") == "0" else []
     parts += ["stem"] if settings.get("neck.stem") == "true" else []
@@ -382,7 +398,9 @@ def ade20k(*studies: str) -> str:
     head = ["decoder", "mIoU %", "pixels %", "boundary IoU %", "parameters", "GFLOPs"]
     body = [
         [
-            _full_name(line) + (f", gain {gain}" if (gain := line["settings"].get("decoder.logit_gain")) else ""),
+            _full_name(line)
+            + (f", gain {gain}" if (gain := line["settings"].get("decoder.logit_gain")) else "")
+            + (f", stride {stride}" if (stride := line["settings"].get("stride")) else ""),
             percent(line),
             f"{100 * line['pixel_accuracy']:.2f}",
             f"{100 * line['boundary_iou']:.2f}",
@@ -394,9 +412,16 @@ def ade20k(*studies: str) -> str:
     return markdown(head, body)
 
 
+def ade20k_epochs() -> str:
+    """mIoU of decoders on the tokens of a frozen ViT-T over the number of epochs."""
+    short = {line["label"]: line for line in merged(ADE20K_LONG)}
+    body = [[_name(line), percent(short[line["label"]]), percent(line)] for line in merged(("ade20k_converged",))]
+    return markdown(["mIoU %", "16 epochs", "32 epochs"], body)
+
+
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    less = ("ade20k_less", "ade20k_less_segmenter")
+    less = ("ade20k_less", "ade20k_less_segmenter", "ade20k_less_segmenter_316")
     lines = [line for studies in (less, ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found: dict[tuple[str, int], Line] = {}
     for line in lines:  # of several trials the best comes first
@@ -425,7 +450,7 @@ def ade20k_finetuned() -> str:
             f"{100 * line['pixel_accuracy']:.2f}",
             f"{100 * line['boundary_iou']:.2f}",
         ]
-        for line in merged(("ade20k_finetuned",))
+        for line in merged(("ade20k_finetuned", "ade20k_finetuned_ca"))
     ]
     return markdown(["decoder", "frozen mIoU %", "fine-tuned mIoU %", "pixels %", "boundary IoU %"], body)
 
@@ -566,10 +591,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "init": init,
     "ade20k_frozen": lambda: ade20k("ade20k_frozen", "ade20k_attention", "ade20k_softmax", "ade20k_cbt"),
     "ade20k_long": lambda: ade20k(*ADE20K_LONG),
+    "ade20k_epochs": ade20k_epochs,
     "ade20k_sizes": ade20k_sizes,
     "ade20k_finetuned": ade20k_finetuned,
     "ade20k_heads": ade20k_heads,
-    "ade20k_tuning": lambda: ade20k(*ADE20K_TUNING, "ade20k_tuning_segmenter"),
+    "ade20k_tuning": lambda: ade20k(*ADE20K_TUNING, "ade20k_tuning_segmenter", *ADE20K_TUNING_LOVASZ),
 }
 """The tables of the pages, each between `<!-- table: NAME -->` and `<!-- end -->`."""
 

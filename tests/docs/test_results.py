@@ -57,6 +57,24 @@ def test_seeds_of_two_studies_become_one_line(tmp_path, monkeypatch):
         redraw.merged(["first", "first"])
 
 
+def test_scores_of_a_single_seed_are_kept_once_and_paths_of_this_machine_not_at_all(tmp_path, monkeypatch):
+    redraw = load_script()
+    monkeypatch.setattr(redraw, "HERE", tmp_path / "kept")
+    (tmp_path / "runs/study").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "runs/study/study.yaml").write_text("root: /data/ADE20K\n")
+    line = {"label": "linear", "seeds": [0], "miou": [0.5], "mean": 0.5, "classes": {"car": 0.5}}
+    line["class_means"] = {"car": 0.5}
+    results = {"study": "decoders", "lines": [line]}
+    (tmp_path / "runs/study/results.json").write_text(json.dumps(results, indent=2))
+
+    redraw.take(tmp_path / "runs")
+    assert (tmp_path / "kept/study/study.yaml").read_text() == "root: ADE20K\n"
+    assert "class_means" not in (tmp_path / "kept/study/results.json").read_text()
+    [merged] = redraw.merged(["study"])
+    assert merged["class_means"] == {"car": 0.5}
+
+
 def test_only_small_files_of_known_names_are_kept_and_no_photograph():
     """Photographs of CamVid are PNGs too, so pictures are allowed by name, not by suffix."""
     redraw = load_script()
