@@ -15,7 +15,7 @@ from depict.errors import UserError, is_out_of_memory, unknown
 from depict.terminal import say, say_text
 
 COMMANDS = {
-    "demo": "train, evaluate and compare two decoders on generated scenes, without a download",
+    "demo": "label photographs; train, evaluate and compare two decoders on generated scenes; no download",
     "train": "train a model on images and masks; run it again to resume",
     "evaluate": "compute mIoU, mAcc, aAcc and the IoU of each class",
     "segment": "write label maps, overlays and class shares for any pictures",

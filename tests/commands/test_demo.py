@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -49,8 +50,26 @@ def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, ca
     assert "Segmenter" in printed
     for name in demo.DECODERS:
         assert depict.load(tmp_path / "demo" / name).num_classes == 8
-    with Image.open(tmp_path / "demo" / "demo.png") as picture:
-        assert picture.size[0] > 400
+    for name in ("demo.png", "photographs.png"):
+        with Image.open(tmp_path / "demo" / name) as picture:
+            assert picture.size[0] > 400
+
+
+def test_every_photograph_is_drawn_above_its_labels(tmp_path):
+    demo.draw_photographs(tmp_path / "photographs.png")
+    with Image.open(tmp_path / "photographs.png") as picture:
+        drawn = np.asarray(picture.convert("RGB"))
+    left = 0
+    for name in ("temple", "rocket", "astronaut"):
+        with Image.open(demo.PHOTOGRAPHS / f"{name}.jpg") as file:
+            photograph = np.asarray(file)
+        height, width = photograph.shape[:2]
+        columns = drawn[:, left : left + width]
+        assert np.abs(columns[:height].astype(int) - photograph).mean() < 2  # decoders of JPEG round differently
+        overlay = columns[height + 10 : 2 * height + 10]
+        assert 10 < np.abs(overlay.astype(int) - photograph).mean() < 100  # the same picture, tinted
+        left += width + 10
+    assert drawn.shape[1] == left - 10
 
 
 @pytest.mark.slow

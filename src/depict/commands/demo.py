@@ -1,7 +1,8 @@
-"""`depict demo`: train, evaluate and compare two decoders on generated scenes, without a download."""
+"""`depict demo`: label photographs, then train, evaluate and compare two decoders, without a download."""
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import multiprocessing
 import os
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from depict.config.schema import Config
     from depict.model import SegmentationModel
 
+PHOTOGRAPHS = Path(str(importlib.resources.files("depict"))) / "photographs"
+MODEL = "depict-ade20k"
+"""The shipped model that labels them."""
 DECODERS = {"depict_sa": "DEPICT-SA", "segmenter": "Segmenter"}
 SHOWN = (3, 17, 26, 41, 58, 77)
 """Validation scenes in the picture."""
@@ -29,11 +33,12 @@ QUICK = "--quick trains for one epoch on 300 scenes: these numbers mean little. 
 def main(
     out: Annotated[Path | None, flag("runs/demo, with --quick runs/demo_quick", "DIR")] = None, quick: bool = False
 ) -> int:
-    """Train DEPICT-SA and Segmenter on generated scenes, and compare them.
+    """Label photographs, then train DEPICT-SA and Segmenter on generated scenes and compare them.
 
-    Trains a small ViT from random weights with each decoder, evaluates both, and draws their
-    predictions. Nothing is downloaded. It takes about four minutes on two CPU cores, with --quick less
-    than one. Run the same command again to resume, or to see the results of the finished runs.
+    The model that comes with depict labels three photographs. Then a small ViT is trained from random
+    weights with each decoder; both are evaluated, and their predictions drawn. Nothing is downloaded.
+    It takes about four minutes on two CPU cores, with --quick less than one. Run the same command again
+    to resume, or to see the results of the finished runs.
 
     Examples:
         depict demo
@@ -41,11 +46,14 @@ def main(
         depict demo --out runs/first
 
     Args:
-        out: Folder for the two runs and the picture.
+        out: Folder for the two runs and the pictures.
         quick: Train for one epoch on fewer scenes, to see that everything works; the numbers mean little.
     """
     out = out or Path("runs/demo_quick" if quick else "runs/demo")
     check_folder(out)
+    photographs = out / "photographs.png"
+    draw_photographs(photographs)
+    say(f"{MODEL} has labeled three photographs: {photographs}", error=True)
     training, validation, every = (300, 20, 5) if quick else (600, 100, 1)
     say(f"training both decoders side by side on {training} generated scenes", error=True)
     # Two processes: at this size two models on one core each are faster than one model on two cores.
@@ -62,17 +70,46 @@ def main(
     say(f"{'decoder':<11}{'parameters':>11}{'GFLOPs':>8}{'mIoU ss':>9}{'mIoU ms':>9}{'training images/s':>19}")
     for label, (size, flops, single, multi, speed) in zip(DECODERS.values(), rows, strict=True):
         say(f"{label:<11}{size:>11,}{flops / 1e9:>8.3f}{single:>9.1f}{multi:>9.1f}{speed:>19.1f}")
+    commands = {
+        f"depict segment {MODEL} PHOTO --out DIR": "label a photograph",
+        f"depict evaluate {out / 'depict_sa'}": "the IoU of each class",
+        "depict info": "parameters and FLOPs of every decoder of the paper",
+        "depict train --help": "train on your own images: --data folder --root DIR",
+    }
+    widest = max(map(len, commands))
+    next_steps = "\n            ".join(f"{command:<{widest}}  {text}" for command, text in commands.items())
     say_text(
         f"""
 mIoU in percent on {validation} unseen scenes, single-scale and multi-scale; parameters and GFLOPs of the decoder only.
 {QUICK if quick else ""}
-Picture     {picture}
+Pictures    {photographs} and {picture}
 Runs        {out / "depict_sa"} and {out / "segmenter"}
-Next steps  depict evaluate {out / "depict_sa"}        the IoU of each class
-            depict info                          parameters and FLOPs of every decoder of the paper
-            depict train --help                  train on your own images: --data folder --root DIR"""
+Next steps  {next_steps}"""
     )
     return 0
+
+
+def draw_photographs(path: Path) -> None:
+    """Draw one photograph per column, with the shipped model's labels and their legend below it."""
+    from PIL import Image
+
+    from depict.io.files import atomic_path
+    from depict.runs import load
+    from depict.viz.overlays import PAPER
+
+    gap = 10
+    model = load(MODEL)
+    predictions = [model.predict(file) for file in sorted(PHOTOGRAPHS.glob("*.jpg"), reverse=True)]
+    columns = [(Image.fromarray(prediction.image), prediction.overlay()) for prediction in predictions]
+    width = sum(photograph.width + gap for photograph, _ in columns) - gap
+    height = max(photograph.height + gap + labels.height for photograph, labels in columns)
+    sheet, left = Image.new("RGB", (width, height), PAPER), 0
+    for photograph, labels in columns:
+        sheet.paste(photograph, (left, 0))
+        sheet.paste(labels, (left, photograph.height + gap))
+        left += photograph.width + gap
+    with atomic_path(path) as temporary:
+        sheet.save(temporary, format="PNG", optimize=True)
 
 
 def end_with_parent() -> None:
