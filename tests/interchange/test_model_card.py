@@ -32,6 +32,7 @@ def test_the_card_describes_the_model_and_its_scores(run):
     _, front_matter, text = model_card(run, model, "anna/scenes-tiny").split("---\n", 2)
     facts = yaml.safe_load(front_matter)
     assert facts["pipeline_tag"] == "image-segmentation"
+    assert facts["tags"] == ["semantic-segmentation", "depict", "depict_sa"]
     assert facts["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.4321
     for part in (
         "| mIoU, scenes val | 43.21 % |",

@@ -26,9 +26,10 @@ def model_card(run: Path, model: SegmentationModel, name: str) -> str:
     config = model.config
     options = ", ".join(f"{option} {value}" for option, value in config.decoder.options().items())
     size = " x ".join(map(str, model.image_size))
+    facts = _front_matter(name, config.decoder.name, evaluations)
     lines = [
         "---",
-        yaml.safe_dump(_front_matter(name, evaluations), sort_keys=False, allow_unicode=True).rstrip(),
+        yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).rstrip(),
         "---",
         f"# {name.split('/')[1]}",
         "",
@@ -88,12 +89,12 @@ def read_evaluations(run: Path) -> dict[str, Evaluation]:
     return evaluations
 
 
-def _front_matter(name: str, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
+def _front_matter(name: str, decoder: str, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
     """Metadata for the hub: https://huggingface.co/docs/hub/model-cards."""
     values: dict[str, Any] = {
         "library_name": "depict",
         "pipeline_tag": "image-segmentation",
-        "tags": ["semantic-segmentation", "depict", "white-box"],
+        "tags": ["semantic-segmentation", "depict", decoder],
     }
     if evaluations:
         results = [
