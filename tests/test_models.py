@@ -1,6 +1,7 @@
 """The models that come with depict: small, documented, and ready for any picture."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -76,6 +77,19 @@ def test_segment_takes_its_name(photograph, tmp_path, monkeypatch, capsys):
     assert main(["segment", NAME, "view.png", "--out", "out"]) == 0
     assert (tmp_path / "out").is_dir()
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_folder_of_its_name_needs_a_dot_and_a_slash(folder, photograph, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    photograph.save("view.png")
+    (tmp_path / NAME).mkdir()
+    assert main(["segment", NAME, "view.png", "--out", "out"]) == 2
+    assert f"write './{NAME}' for the folder" in capsys.readouterr().err
+    assert main(["segment", f"./{NAME}", "view.png", "--out", "out"]) == 2
+    assert f"'{NAME}' is not a run folder" in capsys.readouterr().err
+    shutil.copytree(folder, tmp_path / NAME, dirs_exist_ok=True)
+    assert main(["segment", f"./{NAME}", "view.png", "--out", "out"]) == 0
+    assert depict.load(f"./{NAME}").num_classes == 150
 
 
 def test_info_lists_it(capsys):

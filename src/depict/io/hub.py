@@ -28,11 +28,13 @@ _FILE_NAME = re.compile(r"[\w+=-][\w.+=-]{0,200}", re.ASCII)
 def local_run(run: str | Path) -> Path:
     """The folder of a run, of a shipped model by its name, or of `hf-hub:user/name`, downloaded once and cached.
 
-    `hf-hub:user/name@revision` chooses a revision.
+    `hf-hub:user/name@revision` chooses a revision. A `Path` is always a folder.
     """
-    if not str(run).startswith(PREFIX):
-        return shipped_model(str(run)) or Path(run)
-    name, _, revision = str(run).removeprefix(PREFIX).partition("@")
+    if isinstance(run, Path):
+        return run
+    if not run.startswith(PREFIX):
+        return shipped_model(run) or Path(run)
+    name, _, revision = run.removeprefix(PREFIX).partition("@")
     check_name(name)
     if revision and not (_REVISION.fullmatch(revision) and ".." not in revision):
         raise UserError(f"'{revision}' is not a revision on the hub: give a branch, a tag or a commit.")
