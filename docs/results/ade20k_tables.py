@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from depict.config.paper import paper_rows
 from kept import Line, by_score, full_name, lines_of, markdown, merged, minutes, percent, short_name
 
 ADE20K_LONG = ("ade20k_long", "ade20k_seeds", "ade20k_long_attention", "ade20k_segmenter")
-ADE20K_LONG += ("ade20k_long_softmax", "ade20k_seeds_ca", "ade20k_long_cbt", "ade20k_long_parts")
+ADE20K_LONG += ("ade20k_long_softmax", "ade20k_seeds_ca", "ade20k_seeds_ca_2", "ade20k_long_cbt", "ade20k_long_parts")
 """Studies of 16 epochs on a quarter of ADE20K, some of whose runs were fine-tuned later."""
+ADE20K_LATER = ("ade20k_long_exact", "ade20k_long_ca_vit_t")
+"""The same, of runs that were not."""
+ADE20K_CONVERGED = ("ade20k_converged", "ade20k_converged_ca", "ade20k_converged_segmenter")
+"""Studies of 32 epochs."""
+ADE20K_FINETUNED = ("ade20k_finetuned", "ade20k_finetuned_ca")
 ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads", "ade20k_prior")
 """Studies of two epochs on held-out images of ADE20K, with cross-entropy alone but for a few trials."""
 ADE20K_TUNING_LOVASZ = ("ade20k_tuning_softmax", "ade20k_tuning_rates", "ade20k_tuning_stride")
@@ -80,21 +86,22 @@ def ade20k_tuning() -> str:
     return ade20k(by_score([*merged((*ADE20K_TUNING, "ade20k_tuning_segmenter")), *lovasz]))
 
 
-def _kind(line: Line) -> tuple[str, str | None, str | None]:
+def _kind(line: Line) -> tuple[str | None, ...]:
     """What a decoder's speed depends on."""
-    return line["decoder"], line["settings"].get("decoder.operator"), line["settings"].get("decoder.head")
+    settings = ("decoder.operator", "decoder.head", "decoder.head_dim")
+    return line["decoder"], *(line["settings"].get(name) for name in settings)
 
 
 def ade20k_epochs() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of epochs."""
     short = {line["label"]: line for line in merged(ADE20K_LONG)}
-    body = [[short_name(line), percent(short[line["label"]]), percent(line)] for line in merged(("ade20k_converged",))]
+    body = [[short_name(line), percent(short[line["label"]]), percent(line)] for line in merged(ADE20K_CONVERGED)]
     return markdown(["mIoU %", "16 epochs", "32 epochs"], body)
 
 
 def ade20k_sizes() -> str:
     """mIoU of decoders on the tokens of a frozen ViT-T over the number of training images."""
-    less = ("ade20k_less", "ade20k_less_segmenter", "ade20k_less_segmenter_316")
+    less = ("ade20k_less", "ade20k_less_segmenter", "ade20k_less_segmenter_316", "ade20k_less_ca")
     lines = [line for studies in (less, ADE20K_LONG, ("ade20k_all",)) for line in merged(studies)]
     found: dict[tuple[str, int], Line] = {}
     for line in lines:  # of several trials the best comes first
@@ -123,15 +130,44 @@ def ade20k_finetuned() -> str:
             f"{100 * line['pixel_accuracy']:.2f}",
             f"{100 * line['boundary_iou']:.2f}",
         ]
-        for line in merged(("ade20k_finetuned", "ade20k_finetuned_ca"))
+        for line in merged(ADE20K_FINETUNED)
     ]
     return markdown(["decoder", "frozen mIoU %", "fine-tuned mIoU %", "pixels %", "boundary IoU %"], body)
+
+
+def ade20k_paper() -> str:
+    """What the paper prints for decoders on ViT-T, next to the same decoders here."""
+    printed = {row.label: row for row in paper_rows() if row.config.endswith("_vit_t")}
+    frozen = {full_name(line).split(", rate")[0]: line for line in merged((*ADE20K_LONG, *ADE20K_LATER))}
+    tuned = {short_name(line): line for line in merged(ADE20K_FINETUNED) if "decoder.operator" not in line["settings"]}
+    rows = {
+        "DEPICT-SA": "DEPICT-SA",
+        "DEPICT-CA": "DEPICT-CA, 50 dimensions per head",
+        "CBT": "CBT",
+        "Segmenter": "Segmenter",
+    }
+    head = ["decoder", "paper: mIoU %", "here, frozen", "here, fine-tuned", "paper: parameters", "here"]
+    body = [
+        [
+            name,
+            (row := printed[name]).miou.split("/")[0],
+            percent(line := frozen[ours]),
+            percent(tuned[ours]) if ours in tuned else "-",
+            f"{row.parameters} M" if row.parameters else "-",
+            f"{line['parameters'] / 1e6:.3f} M",
+            row.flops or "-",
+            f"{line['multiply_adds'] / 1e9:.3f}",
+        ]
+        for name, ours in rows.items()
+    ]
+    return markdown([*head, "paper: GFLOPs at 512 pixels", "here, at 384"], body)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "init": init,
     "ade20k_frozen": lambda: ade20k(merged(("ade20k_frozen", "ade20k_attention", "ade20k_softmax", "ade20k_cbt"))),
-    "ade20k_long": lambda: ade20k(merged(ADE20K_LONG)),
+    "ade20k_long": lambda: ade20k(merged((*ADE20K_LONG, *ADE20K_LATER)), speed="ade20k_speed"),
+    "ade20k_paper": ade20k_paper,
     "ade20k_epochs": ade20k_epochs,
     "ade20k_sizes": ade20k_sizes,
     "ade20k_finetuned": ade20k_finetuned,

@@ -122,6 +122,7 @@ def full_name(line: Line) -> str:
     """A decoder's name with the settings in which it differs from the others of its study."""
     settings = line["settings"]
     parts = [short_name(line), settings.get("decoder.operator")]
+    parts += [f"{dim} dimensions per head"] if (dim := settings.get("decoder.head_dim")) else []
     parts += [f"rate {settings['lr']}"] if "lr" in settings else []
     parts += [f"steps from {step}"] if (step := settings.get("decoder.step_size")) else []
     parts += ["warm-up"] if "warmup" in settings else []

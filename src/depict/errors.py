@@ -27,7 +27,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """The end of an error that suggests the name in `known` that is nearest to a wrong one; empty if none is near."""
-    near = difflib.get_close_matches(str(name)[:100], list(known), n=1)
+    near = difflib.get_close_matches(str(name)[:100], [other for other in known if other != str(name)], n=1)
     return f" Did you mean '{near[0]}'?" if near else ""
 
 

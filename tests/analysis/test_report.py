@@ -203,6 +203,8 @@ def test_the_facts_describe_a_run_and_its_evaluation(tmp_path):
     assert facts["decoder parameters"] == f"{parameters(model.decoder):,}"
     assert facts["decoder"].startswith("depict_sa (layers 1, heads 3, head dim 100")
     assert facts["encoder"] == "vit_tiny_patch16_384 (dim 64, depth 1)"
+    (tmp_path / "evaluation.json").write_text('{"miou": 0.4567, "data": "camvid", "split": "val", "images": 2}')
+    assert read_miou(tmp_path / "evaluation.json") == "45.67 % (2 images of camvid, val)"
     (tmp_path / "evaluation.json").write_text("{")
     assert read_miou(tmp_path / "evaluation.json") == "not evaluated"
 

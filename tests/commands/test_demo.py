@@ -55,7 +55,9 @@ def test_both_decoders_are_trained_evaluated_and_drawn(tmp_path, monkeypatch, ca
             assert picture.size[0] > 400
 
 
-def test_every_photograph_is_drawn_above_its_labels(tmp_path):
+def test_every_photograph_is_drawn_above_its_labels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / demo.MODEL).mkdir()  # of a user, who did not name the model
     demo.draw_photographs(tmp_path / "photographs.png")
     with Image.open(tmp_path / "photographs.png") as picture:
         drawn = np.asarray(picture.convert("RGB"))

@@ -12,7 +12,10 @@ from support.tiny_model import tiny_model
 
 @pytest.fixture
 def run(tmp_path):
-    save(tiny_model("depict_sa", root=tmp_path / "secret place"), tmp_path / "run")
+    model = tiny_model("depict_sa", root=tmp_path / "secret place")
+    model.config.encoder.pretrained = str(tmp_path / "secret place/weights.safetensors")
+    model.config.train.init = str(tmp_path / "secret place/first run")
+    save(model, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -36,6 +36,7 @@ def test_errors_are_one_line(arguments, message, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_without_a_run_the_command_serves_the_shipped_model_until_it_is_told_to_stop(tmp_path, number):
     command = [sys.executable, "-m", "depict.cli", "serve", "--port", "0"]
+    (tmp_path / "depict-ade20k").mkdir()  # of a user, who did not name the model
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
     )

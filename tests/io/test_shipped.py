@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import depict
 from depict.cli import main
+from depict.data.scenes.dataset import Scenes
 from depict.io import shipped
 from depict.io.hub import local_run, output_folder
 from depict.runs import save
@@ -31,6 +33,7 @@ def test_a_shipped_model_is_loaded_by_its_name(folder):
 def test_results_about_a_shipped_model_go_to_the_current_folder(folder):
     assert output_folder("small-one") == Path()
     assert output_folder("other") == Path("other")
+    assert output_folder(Path("small-one")) == Path("small-one")
 
 
 def test_a_local_folder_of_the_same_name_is_an_error_that_names_the_way_out(folder):
@@ -38,6 +41,31 @@ def test_a_local_folder_of_the_same_name_is_an_error_that_names_the_way_out(fold
     with pytest.raises(depict.UserError, match="and a local folder: write './small-one' for the folder"):
         depict.load("small-one")
     assert depict.load("./small-one").classes
+
+
+COMMANDS = {
+    "segment": ("segment", "RUN", "view.png", "--out", "out"),
+    "attention": ("attention", "RUN", "view.png", "--at", "9,9"),
+    "evaluate": ("evaluate", "RUN", "--data", "scenes"),
+    "analyze": ("analyze", "RUN", "--pictures", "pictures", "--out", "out", "--only", "coding_rates"),
+    "perturbation": ("study", "perturbation", "RUN", "--out", "out", "--data", "scenes", "--limit", "1"),
+    "train": ("train", "--out", "out", "--init", "RUN", "--data", "scenes", "--data.limit", "2", "--epochs", "1"),
+    "export": ("export", "RUN", "out.onnx"),
+}
+
+
+@pytest.mark.parametrize("name", ["small-one", "./small-one"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_its_name_or_the_path_of_such_a_folder(folder, command, name, monkeypatch, capsys):
+    if command == "export":
+        pytest.importorskip("onnxruntime")
+    if name.startswith("."):
+        save(tiny_model(), Path(name))
+    Path("pictures").mkdir()
+    for path in ("view.png", "pictures/view.png"):
+        Image.new("RGB", (64, 64), (90, 120, 200)).save(path)
+    monkeypatch.setitem(Scenes.images, "val", 2)
+    assert main([name if word == "RUN" else word for word in COMMANDS[command]]) == 0, capsys.readouterr().err
 
 
 def test_a_mistyped_name_is_an_error_that_names_the_model(folder, capsys):

@@ -125,7 +125,8 @@ def read_miou(path: Path) -> str:
     """The mIoU that `depict evaluate` wrote into a run folder, and on which images."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        where = f"{len(found['images'])} images of {found['data']}, {found['split']}"
+        images = found["images"]  # a list, or the number alone in a shipped model
+        where = f"{images if isinstance(images, int) else len(images)} images of {found['data']}, {found['split']}"
         return f"{100 * float(found['miou']):.2f} % ({where})"
     except (OSError, ValueError, KeyError, TypeError):
         return NOT_EVALUATED

@@ -110,7 +110,7 @@ def analyze_run(
     """Analyze one run, write its data and figures to `folder`, and return its part of the report."""
     from depict.analysis.report import RunReport, describe, present, write_sections
     from depict.analysis.runner import evenly_spaced, run_analyses
-    from depict.io.hub import PREFIX
+    from depict.io.hub import PREFIX, local_run
 
     indices = evenly_spaced(len(source), images)
     done = run_analyses(model, source, indices, analyses, folder.name, progress=True)
@@ -119,7 +119,7 @@ def analyze_run(
     about = {"run": run, "images": {"data": source.name, "split": split, "seen": done.images, "of": len(source)}}
     write_sections(folder, about, sections)
     shown = f"{done.images} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
-    facts = describe(model, run, None if run.startswith(PREFIX) else Path(run), shown)
+    facts = describe(model, run, None if run.startswith(PREFIX) else local_run(run), shown)
     return RunReport(folder.name, facts, sections, done.images, done.seconds)
 
 

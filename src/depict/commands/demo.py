@@ -94,11 +94,12 @@ def draw_photographs(path: Path) -> None:
     from PIL import Image
 
     from depict.io.files import atomic_path
+    from depict.io.shipped import shipped_models
     from depict.runs import load
     from depict.viz.overlays import PAPER
 
     gap = 10
-    model = load(MODEL)
+    model = load(shipped_models()[MODEL])  # also if a local folder has its name
     predictions = [model.predict(file) for file in sorted(PHOTOGRAPHS.glob("*.jpg"), reverse=True)]
     columns = [(Image.fromarray(prediction.image), prediction.overlay()) for prediction in predictions]
     width = sum(photograph.width + gap for photograph, _ in columns) - gap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from depict.config.flags import DataName, DataRoot, Device, RunPath, check_folder, flag
+from depict.config.flags import DataName, DataRoot, Device, RunName, check_folder, flag
 from depict.config.ranges import RANGES, check_numbers
 from depict.devices import find_device, processes
 from depict.errors import UserError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    run: RunPath,
+    run: RunName,
     data: DataName = None,
     root: DataRoot = None,
     split: Literal["val", "train", "trainval", "test"] = "val",
@@ -76,6 +76,7 @@ def main(
     check_numbers(RANGES["data.short_edge"], short_edge=short_edge, stride=stride)
     check_folder(save, "--save")
     check_folder(submission, "--submission")
+    output = output_folder(run)
     with processes() as (rank, world, local):
         model = depict.load(run, last).to(find_device(device, local))
         trained = model.config.data
@@ -118,7 +119,7 @@ def main(
                 "" if short_edge is None else f"short-edge{short_edge}",
                 "" if stride is None else f"stride{stride}",
             ]
-            path = output_folder(run) / "_".join(filter(None, parts))
+            path = output / "_".join(filter(None, parts))
             record = evaluation_record(result, name, split, sliding, "last" if last else "best", world)
             found = ({"root": folder} if folder else {}) | record
             write_json(f"{path}.json", found)
@@ -138,8 +139,8 @@ def _check_submission(dataset: Dataset, submission: Path | None) -> None:
 
 
 def _other_folder(name: str, root: Path | None, trained: DataConfig) -> str:
-    """The name of `root` if the data set is a folder of images other than that of the training, else empty."""
-    if name != "folder" or root is None or (trained.root and trained.root.resolve() == root.resolve()):
+    """The name of `root` if it holds images of the user's own other than those of the training, else empty."""
+    if name not in ("folder", "coco") or root is None or (trained.root and trained.root.resolve() == root.resolve()):
         return ""
     return root.resolve().name
 

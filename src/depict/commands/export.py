@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from depict.config.flags import DataName, DataRoot, RunPath, check_file, flag, positional
+from depict.config.flags import DataName, DataRoot, RunName, check_file, flag, positional
 from depict.config.ranges import COUNT, RANGES, check_numbers
 from depict.terminal import say
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    run: RunPath,
+    run: RunName,
     file: Annotated[Positional[Path], positional("FILE.onnx")],
     dynamic: bool = False,
     batch: Annotated[int | None, flag("any size")] = None,

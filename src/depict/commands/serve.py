@@ -54,12 +54,13 @@ def main(
         if importlib.util.find_spec(package) is None:
             raise UserError(f"`depict serve` needs {package}: pip install 'depict[web]'.")
 
+    from depict.io.shipped import shipped_models
     from depict.web.app import create_app
     from depict.web.runs import open_runs
     from depict.web.server import address_of, is_private, listen, run
 
     prefix = "/" + root_path.strip("/") if root_path.strip("/") else ""
-    opened = open_runs(runs or (DEFAULT,), device)
+    opened = open_runs(runs or (str(shipped_models()[DEFAULT]),), device)
     app = create_app(opened, workers=workers, root_path=prefix, hosts=[host, *allow_host.split(",")])
     with listen(host, port) as listening:
         address = address_of(listening, prefix)

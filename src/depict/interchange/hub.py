@@ -15,7 +15,7 @@ from depict.io.yaml import read_yaml
 from depict.runs import load
 
 CARD = "README.md"
-PRIVATE_SETTINGS = (("data", "root"), ("stamp", "command"), ("encoder", "pretrained"))
+PRIVATE_SETTINGS = (("data", "root"), ("stamp", "command"), ("encoder", "pretrained"), ("train", "init"))
 """Settings that may hold paths."""
 
 

@@ -96,7 +96,8 @@ def connection_error(name: str) -> Exception | None:
 
 def output_folder(run: str | Path) -> Path:
     """The folder for results about a run: its own, or the current one for a run on the hub or a shipped model."""
-    return Path() if str(run).startswith(PREFIX) or shipped_model(str(run)) else Path(run)
+    named = isinstance(run, str) and (run.startswith(PREFIX) or shipped_model(run) is not None)
+    return Path() if named else Path(run)
 
 
 def short_names(runs: Sequence[str]) -> list[str]:

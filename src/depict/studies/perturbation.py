@@ -37,6 +37,7 @@ from depict.errors import UserError
 from depict.evaluation import sliding_window_for
 from depict.io.files import atomic_path, read_json, write_json, write_text
 from depict.io.hub import PREFIX, local_run
+from depict.io.shipped import shipped_model
 from depict.model import SegmentationModel
 from depict.runs import WEIGHTS, load, lock_run, read_run
 from depict.studies.tables import markdown_table, mean_and_spread
@@ -224,7 +225,7 @@ def _named(known: dict[str, str], runs: Sequence[str]) -> dict[str, str]:
     """The runs that are not known yet, each by the name of its folder and as many parents as make the name unique."""
     named: dict[str, str] = {}
     for run_ in runs:
-        source = run_ if run_.startswith(PREFIX) else str(Path(run_).resolve())
+        source = run_ if run_.startswith(PREFIX) or shipped_model(run_) else str(Path(run_).resolve())
         if source in known.values() or source in named.values():
             continue
         words = [re.sub(r"[^\w.=,-]+", "_", word) for word in re.split(r"[/\\:]", source) if word]
