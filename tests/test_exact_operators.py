@@ -167,6 +167,19 @@ def test_autocast_changes_the_result_by_rounding_only(D, heads, M, dtype):
             assert (narrow - wide).abs().max() < 5e-2 * wide.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_kernel_of_a_model_in_half_precision_differs_by_rounding_only(dtype):
+    msca = MSCA(32, 2, 8, operator="exact")
+    Q, Z = torch.linspace(-1, 1, 3 * 32).view(1, 3, 32).sin(), torch.linspace(0, 60, 50 * 32).view(1, 50, 32).cos()
+    mask = (torch.arange(50) < torch.tensor([[50], [20], [3]])).expand(1, -1, -1)
+    expected = [msca.explicit(Q, Z)[1], msca.explicit(Q, Z, mask)[1]]
+    msca.to(dtype)
+    for number, arguments in enumerate([(Q.to(dtype), Z.to(dtype)), (Q.to(dtype), Z.to(dtype), mask)]):
+        update, kernel = msca.explicit(*arguments)
+        assert update.dtype == kernel.dtype == dtype
+        assert (kernel.float() - expected[number]).abs().max() < 5e-2 * expected[number].abs().max()
+
+
 @given(
     seed=st.integers(0, 10**6),
     M=st.integers(1, 100),

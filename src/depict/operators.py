@@ -86,12 +86,16 @@ def exact_kernel(Q: Tensor, Z: Tensor, P: Tensor, a: Tensor, mask: Tensor | None
     rows Q of Z give those rows of K_h, without anything of size N x N.
     """
     heads = len(a)
-    V, W = _project(Q, P, heads), _project(Z, P, heads)
-    if mask is None:
-        inverse = regularized_inverse(gram_matrices(W.transpose(-2, -3).flatten(-2), heads), a)
-        return a[:, None, None] * (V @ inverse @ W.mT)
-    weights = token_weights(mask, W)
-    return a[:, None, None] * (masked_solve(V, W, a, weights) @ W.mT) * weights.unsqueeze(-3)
+    given = _project(Q, P, heads)
+    V, W = at_least_float32(given), at_least_float32(_project(Z, P, heads))
+    with torch.autocast(W.device.type, enabled=False):
+        if mask is None:
+            inverse = regularized_inverse(gram_matrices(W.transpose(-2, -3).flatten(-2), heads), a)
+            kernel = V @ inverse @ W.mT
+        else:
+            weights = token_weights(mask, W)
+            kernel = (masked_solve(V, W, a, weights) @ W.mT) * weights.unsqueeze(-3)
+        return (a[:, None, None] * kernel).to(given.dtype)
 
 
 def mssa_literal(Z: Tensor, P: Tensor, heads: int, epsilon: float) -> Tensor:

@@ -174,6 +174,16 @@ def test_a_damaged_cache_is_noticed_and_built_again(tmp_path, capfd, name, damag
     ]
 
 
+def test_an_error_of_reading_is_one_line_and_removes_no_cache(tmp_path):
+    model, dataset = small(), FewScenes(None, "train")
+    folder = opened(model, dataset, tmp_path).folder
+    (folder / "sizes.npy").unlink()
+    (folder / "sizes.npy").mkdir()
+    with pytest.raises(UserError, match=f"cannot read the features in '{folder}': Is a directory"):
+        open_cache(model, dataset, tmp_path)
+    assert (folder / "tokens.npy").is_file()
+
+
 def test_the_cache_reports_its_content_its_folder_and_its_size(tmp_path, capfd):
     cache = open_cache(small(), FewScenes(None, "train"), tmp_path)
     printed = capfd.readouterr().err

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,24 +129,29 @@ def feature_batches(
 
 
 def read_cache(folder: Path, model: SegmentationModel, images: int, mirrored: bool) -> FeatureCache | None:
-    """The cache in `folder`, or None if it is missing or damaged: arrays, sizes and checksums must be as expected."""
+    """The cache in `folder`, or None if it is missing or damaged: arrays, sizes and checksums must be as expected.
+
+    An intact cache that cannot be read now, such as one of another user, is an error.
+    """
     try:
         written = json.loads((folder / META).read_text(encoding="utf-8"))["files"]
         tensors = {}
         for name, (dtype, shape) in cache_arrays(model, images, mirrored).items():
             path = folder / f"{name}.npy"
-            # "c", copy on write: torch wants writable memory, and nothing that is written there
-            # reaches the file.
-            array = np.lib.format.open_memmap(path, mode="c")
+            # Read-only: a writable map of a file, even a private one, counts as memory in full, and may not exceed it.
+            array = np.lib.format.open_memmap(path, mode="r")
             if (array.dtype.name, array.shape) != (dtype, shape):
                 return None
             if path.stat().st_size != array.offset + array.nbytes:
                 return None
             if [dtype, list(shape), checksum(array.data)] != written[name]:
                 return None
-            tensors[name] = torch.from_numpy(array)
-    except (OSError, ValueError, LookupError, TypeError):
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # nothing writes to these tensors
+                tensors[name] = torch.from_numpy(array)
+    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return None
+    except OSError as error:
+        raise UserError(f"cannot read the features in '{folder}': {error.strerror or error}.") from error
     return FeatureCache(folder, feature_grid(model), model.multiple, **tensors, rows=range(images))
 
 

@@ -31,9 +31,9 @@ class ClassStatistics:
 
     def add(self, tokens: Tensor, shares: Tensor) -> None:
         """Add tokens (n, D), of which each class has the shares (n, C)."""
-        self.counts += shares.double().sum(0).cpu()
-        self.sums += (shares.mT @ tokens).double().cpu()
-        self.products += ((tokens * shares.sum(1, keepdim=True)).mT @ tokens).double().cpu()
+        self.counts += shares.cpu().double().sum(0)
+        self.sums += (shares.mT @ tokens).cpu().double()
+        self.products += ((tokens * shares.sum(1, keepdim=True)).mT @ tokens).cpu().double()
 
     def discriminants(self) -> tuple[Tensor, Tensor, Tensor]:
         """q (C, D) and b (C,) such that q_c . z + b_c is the log-probability of c up to a constant; which classes.
