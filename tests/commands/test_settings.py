@@ -81,3 +81,14 @@ def test_every_setting_is_one_flag_with_help_and_the_basic_ones_come_first(capsy
         for field in dataclasses.fields(kind):
             flag = f"--{'' if section == 'train' else section + '.'}{field.name}".replace("_", "-")
             assert len(re.findall(rf"{re.escape(flag)}[ ,]", text)) == 1, flag
+
+
+def test_the_run_that_a_file_starts_from_gives_the_model_below_the_settings_of_the_file(tmp_path):
+    (tmp_path / "plain.yaml").write_text("train: {init: depict-ade20k}\n")
+    (tmp_path / "other.yaml").write_text("train: {init: depict-ade20k}\ndecoder: {name: linear}\nimage_size: 64\n")
+    expected = base_config(["--init", "depict-ade20k"])
+    plain, other = (base_config(["--config", str(tmp_path / f"{name}.yaml")]) for name in ("plain", "other"))
+    assert (plain.encoder, plain.neck, plain.decoder) == (expected.encoder, expected.neck, expected.decoder)
+    assert (plain.stride, plain.image_size) == (8, (320, 320)) == (expected.stride, expected.image_size)
+    assert (other.encoder, other.decoder, other.image_size) == (expected.encoder, DecoderConfig("linear"), 64)
+    assert plain.train.init == "depict-ade20k"

@@ -1,5 +1,7 @@
 """Starting from another run: its weights, and the rows of the classes that both know."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -138,3 +140,40 @@ def test_a_start_that_is_no_run_is_one_line(tmp_path, pictures, capsys):
     words = f"train --out {tmp_path / 'run'} --data folder --root {pictures} --init {tmp_path}".split()
     assert main(words) == 2
     assert "is not a run folder: there is no config.yaml in it" in capsys.readouterr().err
+
+
+def second_command(tmp_path, pictures, *more):
+    words = f"""train --out {tmp_path / "second"} --data folder --root {pictures} --data.workers 0 --batch 4
+        --init {tmp_path / "first"} --data.short-edge 40 --data.max-aspect 2 --device cpu"""
+    return [*words.split(), *more]
+
+
+def test_a_training_that_has_begun_resumes_without_the_run_it_started_from(tmp_path, pictures, capfd):
+    assert main(small_command(pictures, tmp_path / "first")) == 0
+    assert main(second_command(tmp_path, pictures, "--epochs", "1")) == 0
+    shutil.rmtree(tmp_path / "first")
+    capfd.readouterr()
+    assert main(second_command(tmp_path, pictures, "--epochs", "1")) == 0
+    assert "is finished" in capfd.readouterr().err
+    assert main(second_command(tmp_path, pictures, "--epochs", "2")) == 0
+    printed = capfd.readouterr().err
+    assert "from 1 to 2 epochs" in printed
+    assert "starting from" not in printed
+
+
+def test_features_of_another_encoder_than_before_are_refused(tmp_path, pictures, capfd, monkeypatch):
+    monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
+    cached = ("--freeze-encoder", "--cache-features", "--data.no-flip", "--epochs")
+    assert main(small_command(pictures, tmp_path / "first")) == 0
+    assert main(second_command(tmp_path, pictures, *cached, "1")) == 0
+    shutil.rmtree(tmp_path / "cache")
+    assert main(second_command(tmp_path, pictures, *cached, "1")) == 0
+    assert not (tmp_path / "cache").exists()  # a finished run needs no features
+
+    source = load(tmp_path / "first")
+    torch.nn.init.zeros_(source.encoder.vit.norm.weight)
+    save(source, tmp_path / "first")
+    capfd.readouterr()
+    assert main(second_command(tmp_path, pictures, *cached, "2")) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert "was trained on the features of another encoder: restore the weights of" in error

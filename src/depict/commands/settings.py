@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from tyro.conf import arg
@@ -35,6 +36,10 @@ GROUPS = {
 """Which settings the help shows together; those named in neither place are shown with their section, such as data."""
 
 
+MODEL = ("neck", "decoder", "stride", "image_size")
+"""What a training takes from the run of --init by default, besides its encoder."""
+
+
 def base_config(arguments: list[str], otherwise: Config | None = None) -> Config:
     """The configuration that flags override: that of `--config`, with another `--decoder` at its own defaults."""
     name = value_of("--config", arguments)
@@ -45,16 +50,42 @@ def base_config(arguments: list[str], otherwise: Config | None = None) -> Config
 
         base = load_config(name)
     if (init := value_of("--init", arguments)) is not None:
-        base = _with_model_of(init, base)
+        base = _with_model_of(init, base, value_of("--out", arguments))
+    elif base.train.init is not None and name is not None:
+        base = _below(base.train.init, name)
     decoder = value_of("--decoder", arguments) or value_of("--decoder.name", arguments)
     if decoder not in (None, base.decoder.name):
         base.decoder = DecoderConfig(decoder)  # the options were another decoder's
     return base
 
 
-def _with_model_of(run: str, base: Config) -> Config:
-    """`base` with the encoder, neck, decoder, stride and image size of a run."""
+def _with_model_of(run: str, base: Config, out: str | None) -> Config:
+    """`base` with the encoder, neck, decoder, stride and image size of a run.
+
+    A training in `out` that has begun knows them itself, and resumes without the run.
+    """
     from depict.config.presets import load_config
+    from depict.io.hub import CONFIG
+
+    begun = out is not None and (Path(out) / CONFIG).is_file()
+    model = load_config(str(Path(str(out)) / CONFIG if begun else _config_of(run)))
+    encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
+    return dataclasses.replace(base, encoder=encoder, **{name: getattr(model, name) for name in MODEL})
+
+
+def _below(run: str, name: str) -> Config:
+    """The configuration `name`, with the encoder, neck, decoder, stride and image size of a run where it has none."""
+    from depict.config.presets import load_settings, merge
+    from depict.io.yaml import from_dict
+
+    given = load_settings(str(_config_of(run)))
+    settings = {part: given[part] for part in ("encoder", *MODEL) if part in given}
+    settings["encoder"] = settings["encoder"] | {"pretrained": False, "freeze": False}
+    return from_dict(Config, merge(settings, load_settings(name)), f"'{name}'")
+
+
+def _config_of(run: str) -> Path:
+    """The config.yaml of a run to start from."""
     from depict.io.hub import CONFIG, local_run
     from depict.io.shipped import shipped_models
 
@@ -62,10 +93,7 @@ def _with_model_of(run: str, base: Config) -> Config:
     if not path.is_file():
         guess = did_you_mean(run, shipped_models())
         raise UserError(f"--init '{run}' is not a run folder: there is no {CONFIG} in it.{guess}")
-    model = load_config(str(path))
-    encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
-    parts = {name: getattr(model, name) for name in ("neck", "decoder", "stride", "image_size")}
-    return dataclasses.replace(base, encoder=encoder, **parts)
+    return path
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

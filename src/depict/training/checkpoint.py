@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from depict.errors import UserError, is_out_of_memory
 from depict.evaluation import Result
-from depict.training.state import foreign_state, load_state, save_state
+from depict.training.state import foreign_state, save_state
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -58,6 +58,8 @@ class Checkpoint:
     optimizer: torch.optim.Optimizer
     """torch's own, without Accelerate's wrapper."""
     average: ModelEmaV3 | None
+    encoder: str | None = None
+    """Identifies the encoder of a training on cached features, whose weights are not in the state."""
 
     def save(self, progress: Progress) -> None:
         """Save the state; called by all processes, written by the first."""
@@ -73,35 +75,24 @@ class Checkpoint:
             "optimizer": get_optimizer_state_dict(self.network, self.optimizer, options=FULL),
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
             "average": self.average.module.state_dict() if self.average else None,
+            "encoder": self.encoder,
         }
         if self.accelerator.is_main_process:
             save_state(self.out, values)
         progress.saved = progress.iteration
         self.accelerator.wait_for_everyone()
 
-    def restore(self) -> Progress:
-        """Restore what was saved and return how far it had come; without a save, change nothing."""
-        values = load_state(self.out)
-        with self._foreign_state_errors():
-            iteration = int(values["iteration"]) if values is not None else 0
-        if len(set(gather_object([iteration]))) > 1:
-            raise UserError(f"'{self.out}' is not the same folder for all processes: it must be on a shared disk.")
-        if values is None:
-            return Progress()
-        with self._foreign_state_errors():
-            return self._restore(values)
+    def restore(self, values: dict[str, Any]) -> None:
+        """Restore the state that `load_state` returned."""
+        if values.get("encoder") not in (None, self.encoder):
+            raise UserError(
+                f"'{self.out}' was trained on the features of another encoder: restore the weights of "
+                "--encoder.pretrained and --init, or choose another --out."
+            )
+        with foreign_state_errors(self.out):
+            self._restore(values)
 
-    @contextlib.contextmanager
-    def _foreign_state_errors(self) -> Iterator[None]:
-        """One line for a state that does not fit, wherever that is noticed."""
-        try:
-            yield
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            raise foreign_state(self.out) from error
-
-    def _restore(self, values: dict[str, Any]) -> Progress:
+    def _restore(self, values: dict[str, Any]) -> None:
         # torch takes an empty state for nothing to do, and does not compare the shapes in an
         # optimizer's. Only the first process gets full states of its own.
         own = self.full_weights(), get_optimizer_state_dict(self.network, self.optimizer, options=FULL)
@@ -117,20 +108,41 @@ class Checkpoint:
             self.accelerator.scaler.load_state_dict(values["scaler"])
         if self.average:
             self.average.module.load_state_dict(values["average"])
-        return Progress(
-            iteration=int(values["iteration"]),
-            saved=int(values["iteration"]),
-            best_score=float(values["best_score"]),
-            best_iteration=int(values["best_iteration"]),
-            best_result=_unpacked(values["best_result"]),
-            since_best=int(values["since_best"]),
-            epochs=int(values["epochs"]),
-            finished=bool(values["finished"]),
-        )
 
     def full_weights(self) -> dict[str, Any]:
         """The weights of the trained network on the CPU, gathered if they are sharded."""
         return get_model_state_dict(self.network, options=FULL)
+
+
+def read_progress(out: Path, values: dict[str, Any] | None) -> Progress:
+    """How far the training in `out` had come, by the state that `load_state` returned; called by all processes."""
+    progress = Progress()
+    with foreign_state_errors(out):
+        if values is not None:
+            progress = Progress(
+                iteration=int(values["iteration"]),
+                saved=int(values["iteration"]),
+                best_score=float(values["best_score"]),
+                best_iteration=int(values["best_iteration"]),
+                best_result=_unpacked(values["best_result"]),
+                since_best=int(values["since_best"]),
+                epochs=int(values["epochs"]),
+                finished=bool(values["finished"]),
+            )
+    if len(set(gather_object([progress.iteration]))) > 1:
+        raise UserError(f"'{out}' is not the same folder for all processes: it must be on a shared disk.")
+    return progress
+
+
+@contextlib.contextmanager
+def foreign_state_errors(out: Path) -> Iterator[None]:
+    """One line for a state that does not fit the training in `out`, wherever that is noticed."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise foreign_state(out) from error
 
 
 def _names(weights: dict[str, Any], memory: Any) -> tuple[set[str], set[str]]:

@@ -34,17 +34,17 @@ from depict.evaluation import Result, evaluate, few_images_warning, validation_w
 from depict.model import SegmentationModel
 from depict.runs import CURVES, LAST, PREVIEW, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
-from depict.training.checkpoint import Checkpoint, Progress
+from depict.training.checkpoint import Checkpoint, Progress, read_progress
 from depict.training.class_weights import balanced_weights
 from depict.training.engine import global_sum, is_sharded, running_engine, share_buffers
-from depict.training.feature_builder import open_cache
+from depict.training.feature_builder import encoder_key, open_cache
 from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
 from depict.training.optim import all_finite, create_optimizer, learning_rate, set_rate
 from depict.training.preview import Preview
 from depict.training.start import start_from_data
-from depict.training.state import has_state, recover_state
+from depict.training.state import load_state, recover_state
 from depict.training.stopping import InterruptedTraining, StopSignals
 from depict.training.window_cache import WindowCache
 
@@ -70,21 +70,40 @@ def train(config: Config, out: Path, accept_data_change: bool = False) -> Result
                     if warning:
                         say(accelerator, warning)
             accelerator.wait_for_everyone()
-            return Trainer(*experiment, out, accelerator).run()
+            state = load_state(out)
+            progress = read_progress(out, state)
+            if progress.finished and progress.epochs >= experiment.config.train.epochs:
+                best, at = 100 * progress.best_score, progress.best_iteration
+                score = f"best mIoU {best:.2f} % at step {at}" if at else "not validated"
+                say(accelerator, f"'{out}' is finished: {score}.")
+                return None
+            trainer = Trainer(*experiment, out, accelerator, state, progress)
+            del state  # it is restored, and as large as the weights and the optimizer
+            return trainer.run()
 
 
 class Trainer:
     """One training, from its first step or from a saved one to the last."""
 
     def __init__(
-        self, config: ResolvedConfig, training: Dataset, validation: Dataset, out: Path, accelerator: Accelerator
+        self,
+        config: ResolvedConfig,
+        training: Dataset,
+        validation: Dataset,
+        out: Path,
+        accelerator: Accelerator,
+        state: dict[str, Any] | None,
+        progress: Progress,
     ) -> None:
         self.config, self.settings, self.out, self.accelerator = config, config.train, out, accelerator
         self.training, self.validation = training, validation
         self.main, device = accelerator.is_main_process, accelerator.device
         torch.manual_seed(config.seed)
         self.model = SegmentationModel(config, training.classes, training.palette).to(device)
-        self.init_text = init_from(self.model, self.settings.init) if self.settings.init else None
+        # With cached features the state has no encoder.
+        cached = self.settings.cache_features
+        init = self.settings.init if state is None or cached else None
+        self.init_text = init_from(self.model, init) if init else None
         if self.settings.checkpointing:
             self.model.encoder.set_grad_checkpointing()
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -96,12 +115,11 @@ class Trainer:
         self.class_weights = balanced_weights(training, self.main).to(device) if balanced else None
         self.extra_loss = EXTRA_LOSSES[self.settings.loss]
         # With cached features the encoder has done its work before the first step.
-        cached = self.settings.cache_features
         self.cache = open_cache(self.model, training, mirrored=config.data.flip) if cached else None
         self.windows = WindowCache(self.model) if cached else None
         trained: nn.Module = self.model.head() if self.cache else self.model
         self.start_text = None
-        if self.settings.start == "data" and not has_state(out):
+        if self.settings.start == "data" and state is None:
             # Every process looks at the same images, so that all start with the same classes.
             batches = self._batches(dataclasses.replace(self.schedule, rank=0, world=1))
             self.start_text = start_from_data(self.model, trained, batches, self.main)
@@ -110,24 +128,22 @@ class Trainer:
         network = torch.compile(trained) if self.settings.compile else trained
         self.network, self.optimizer = accelerator.prepare(network, optimizer)
         self.sharded = is_sharded(accelerator, averaged=self.average is not None)
-        self.checkpoint = Checkpoint(out, accelerator, self.network, self.optimizer.optimizer, self.average)
-        self.progress = Progress()
+        encoder = encoder_key(self.model) if cached else None
+        self.checkpoint = Checkpoint(out, accelerator, self.network, self.optimizer.optimizer, self.average, encoder)
+        self.progress = progress
+        if state is not None:
+            self.checkpoint.restore(state)
 
     def run(self) -> Result | None:
         """Train to the end; returns the validation of the kept model."""
-        self.progress = self.checkpoint.restore()
-        if self.progress.iteration and self.progress.epochs < self.settings.epochs:
+        resumed = self.progress.iteration > 0
+        if resumed and self.progress.epochs < self.settings.epochs:
             self._extend()
-        elif self.progress.finished:
-            best, at = 100 * self.progress.best_score, self.progress.best_iteration
-            score = "not validated" if self.sharded else f"best mIoU {best:.2f} % at step {at}"
-            say(self.accelerator, f"'{self.out}' is finished: {score}.")
-            return None
         self.progress.epochs = self.settings.epochs
         if self.main:
             save_config(self.model, self.out)
         say(self.accelerator, settings_text(self.config))
-        for text in filter(None, (self.init_text, self.start_text)):
+        for text in filter(None, () if resumed else (self.init_text, self.start_text)):
             say(self.accelerator, text)
         if warning := few_images_warning(self.validation):
             say(self.accelerator, warning)

@@ -38,11 +38,6 @@ def save_state(folder: Path, values: dict[str, Any]) -> None:
             last.replace(folder / PREVIOUS)
 
 
-def has_state(folder: Path) -> bool:
-    """Whether a training has been saved."""
-    return (folder / LAST).exists()
-
-
 def recover_state(folder: Path) -> str | None:
     """Make sure that the saved state is the one that was written, or put the one before it in its place.
 
