@@ -10,6 +10,8 @@ import depict
 
 PACKAGE = Path(depict.__file__).parent
 # From the lowest layer to the highest. A name is a file or a folder of src/depict.
+HOMES = {f"depict.{name}": home for name, home in depict._HOMES.items()}
+"""Where the names that are imported from `depict` itself come from."""
 LAYERS = [
     "terminal",
     "errors",
@@ -61,10 +63,34 @@ def imports(tree: ast.Module, known: set[str]) -> set[str]:
     """The modules of depict that a module imports, at its top or inside its functions."""
     found, skipped = set(), typing_only(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in known else node.module for name in names}
+        match node:
+            case _ if node in skipped:
+                continue
+            case ast.ImportFrom(module=str(module), names=names):
+                dotted = [f"{module}.{alias.name}" for alias in names]
+                found |= {HOMES.get(name, name if name in known else module) for name in dotted}
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+            case ast.Attribute(value=ast.Name(id="depict"), attr=name) if f"depict.{name}" in HOMES:
+                found.add(HOMES[f"depict.{name}"])
     return {name for name in found if name.startswith("depict.")}
+
+
+def test_imports_are_found_in_every_form():
+    text = """
+import depict
+import depict.training.loop
+from depict import load, errors
+from depict.io import files
+if TYPE_CHECKING:
+    from depict.web import app
+def later():
+    from depict.model import SegmentationModel
+    return depict.create_decoder
+"""
+    known = {"depict.errors", "depict.io.files"}
+    expected = {"depict.training.loop", "depict.runs", "depict.model", "depict.decoders", *known}
+    assert imports(ast.parse(text), known) == expected
 
 
 def layer(module: str) -> str:

@@ -83,10 +83,17 @@ def test_an_image_without_labels_is_no_error_and_gives_no_gradient(pictures, tmp
 @pytest.mark.parametrize("crop", [None, 0.5])
 def test_it_trains_from_cached_features(pictures, tmp_path, monkeypatch, crop):
     monkeypatch.setenv("DEPICT_CACHE", str(tmp_path / "cache"))
-    settings = {"freeze": True, "cache_features": True, "cache_crop": crop, "epochs": 1}
-    train(config(pictures, **settings), tmp_path / "run")
+    settings = config(pictures, freeze=True, cache_features=True, cache_crop=crop, epochs=1)
+    train(settings, tmp_path / "run")
+    assert list((tmp_path / "cache/features").glob("*/tokens.npy"))
     trained = load_file(tmp_path / "run" / "last.safetensors")
+    classes = depict.load(tmp_path / "run").classes
+    torch.manual_seed(0)
+    before = depict.SegmentationModel(settings, classes).state_dict()
     assert all(tensor.isfinite().all() for tensor in trained.values())
+    changed = {name for name, tensor in trained.items() if not torch.equal(tensor, before[name])}
+    assert changed >= {name for name in trained if name.startswith("decoder.")}
+    assert [name for name in changed if name.startswith("encoder.")] == []
 
 
 @pytest.mark.parametrize("setting", [{"loss": "ce+dice"}, {"class_weights": "balanced"}, {"loss_every": 2}])
