@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from depict.data import create_dataset
 from depict.data.check import check_dataset
+from depict.data.fingerprint import differences, fingerprint
 from depict.data.pairs import DataError
 from depict.errors import UserError
 
@@ -162,3 +164,13 @@ def test_an_unreadable_image_is_a_data_error(tmp_path):
     (tmp_path / "train" / "a.png").write_text("no picture")
     with pytest.raises(DataError, match="a.png"):
         create_dataset("coco", tmp_path, "train").read(0)
+
+
+def test_a_copy_is_the_same_data_and_another_image_is_not(tmp_path):
+    write(tmp_path / "first/train/labels.json", tmp_path / "first/train", ["a", "b"])
+    shutil.copytree(tmp_path / "first", tmp_path / "copy", copy_function=shutil.copyfile)  # with times of its own
+    first, copy = (create_dataset("coco", tmp_path / name, "train") for name in ("first", "copy"))
+    before = fingerprint(first, first)
+    assert differences(before, fingerprint(copy, copy)) == []
+    Image.fromarray(np.full((*SIZE, 3), 98, np.uint8)).save(tmp_path / "copy/train/b.png")
+    assert differences(before, fingerprint(copy, copy))[0] == "1 training file changed ('b.png')"

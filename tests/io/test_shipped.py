@@ -66,6 +66,9 @@ def test_every_command_takes_its_name_or_the_path_of_such_a_folder(folder, comma
         Image.new("RGB", (64, 64), (90, 120, 200)).save(path)
     monkeypatch.setitem(Scenes.images, "val", 2)
     assert main([name if word == "RUN" else word for word in COMMANDS[command]]) == 0, capsys.readouterr().err
+    if command == "evaluate":
+        file = "small-one_evaluation" if name == "small-one" else "small-one/evaluation"
+        assert list(Path().glob(f"{file}*.json"))
 
 
 def test_a_mistyped_name_is_an_error_that_names_the_model(folder, capsys):

@@ -48,7 +48,7 @@ def main(
 
     Args:
         run: A run folder, a shipped model such as depict-ade20k, or hf-hub:user/name. The
-            results of the last two go to the current folder.
+            results of the last two go to the current folder, in files that begin with the model's name.
         data: Data set to evaluate on.
         root: Its folder.
         split: Split to evaluate.
@@ -68,7 +68,7 @@ def main(
     from depict.data.check import quick_check
     from depict.evaluation import evaluate, evaluation_record, few_images_warning, sliding_window_for
     from depict.io.files import write_json
-    from depict.io.hub import output_folder
+    from depict.io.hub import output_folder, short_names
     from depict.runs import dataset_of, stamp
     from depict.viz.evaluation_page import Examples, write_evaluation_page
 
@@ -110,6 +110,7 @@ def main(
                 say(warning, error=True)
             folder = _other_folder(name, root, trained)
             parts = [
+                short_names([run])[0] if output != Path(run) else "",  # the current folder may have others, too
                 "evaluation",
                 name if name != trained.name else "",
                 folder,

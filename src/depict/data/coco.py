@@ -81,6 +81,10 @@ class Coco(Dataset):
         """The name of the image file without its suffix."""
         return self._samples[index].path.stem
 
+    def files(self, index: int) -> list[Path]:
+        """The annotations and the image."""
+        return [*self._files, self._samples[index].path]
+
     def identity(self) -> Iterator[object]:
         """The classes, and name, size and time of every file."""
         yield self.classes

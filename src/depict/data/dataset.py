@@ -70,6 +70,10 @@ class Dataset:
         """The name of the image file without its suffix, where there is a file."""
         return self.name_of(index)
 
+    def files(self, index: int) -> list[Path]:
+        """The files that a sample is read from; none if it is generated."""
+        return []
+
     def identity(self) -> Iterator[object]:
         """Plain values that differ whenever any sample does, cheap to find: a cache of features is keyed by them."""
         raise NotImplementedError

@@ -55,9 +55,7 @@ def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
 def _files(dataset: Dataset) -> list[Path] | None:
     """The files of all samples; None if they are generated."""
     full, indices = unwrap(dataset)
-    if not isinstance(full, FileDataset):
-        return None
-    return [path for index in indices for path in full.paths(index) if path is not None]
+    return [path for index in indices for path in full.files(index)] or None
 
 
 def _mask_values(dataset: Dataset) -> list[object]:

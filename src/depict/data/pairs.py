@@ -89,6 +89,10 @@ class FileDataset(Dataset):
             raise self._missing(name)
         return self._images[name], self._masks.get(name)
 
+    def files(self, index: int) -> list[Path]:
+        """Image and mask of a sample."""
+        return [path for path in self.paths(index) if path is not None]
+
     def label_rules(self) -> list[object]:
         """How mask values become labels, as plain values."""
         return [self.label_of_value]
@@ -97,7 +101,7 @@ class FileDataset(Dataset):
         """The meaning of mask values, and name, size and time of every file."""
         yield self.label_rules()
         for index, name in enumerate(self._names):
-            for path in filter(None, self.paths(index)):
+            for path in self.files(index):
                 try:
                     status = path.stat()
                 except OSError as error:
