@@ -33,10 +33,10 @@ QUICK = "--quick trains for one epoch on 300 scenes: these numbers mean little. 
 def main(
     out: Annotated[Path | None, flag("runs/demo, with --quick runs/demo_quick", "DIR")] = None, quick: bool = False
 ) -> int:
-    """Label photographs, then train DEPICT-SA and Segmenter on generated scenes and compare them.
+    """Label photographs, then train and compare two decoders on generated scenes.
 
     The model that comes with depict labels three photographs. Then a small ViT is trained from random
-    weights with each decoder; both are evaluated, and their predictions drawn. Nothing is downloaded.
+    weights with DEPICT-SA and with Segmenter; both are evaluated, and their predictions drawn. Nothing is downloaded.
     It takes about four minutes on two CPU cores, with --quick less than one. Run the same command again
     to resume, or to see the results of the finished runs.
 
