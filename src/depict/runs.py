@@ -27,7 +27,7 @@ from depict.config.ranges import check_ranges
 from depict.config.resolve import with_defaults
 from depict.config.schema import Config
 from depict.data import create_dataset
-from depict.data.dataset import Dataset
+from depict.data.dataset import Dataset, every_nth, hold_out
 from depict.data.fingerprint import Fingerprint, differences
 from depict.data.palette import Color
 from depict.devices import most_parameters
@@ -98,12 +98,20 @@ def load(run: str | Path, last: bool = False) -> SegmentationModel:
 
 
 def dataset_of(model: SegmentationModel, name: str | None, root: Path | None, split: str = "val") -> Dataset:
-    """The data set `name` at `root`; by default the one that the model was trained on."""
+    """The data set `name` at `root`; by default the one that the model was trained on.
+
+    The split `holdout` holds the training images that --data.holdout kept from the training.
+    """
     trained = model.config.data
     if name is None and trained.name is None:
         raise UserError("this run does not record its data set: give --data NAME and --root DIR.")
     name = name or str(trained.name)
-    return create_dataset(name, root or (trained.root if name == trained.name else None), split)
+    root = root or (trained.root if name == trained.name else None)
+    if split != "holdout":
+        return create_dataset(name, root, split)
+    if trained.holdout is None or name != trained.name:
+        raise UserError(f"no images of '{name}' were held out: this split needs a run trained with --data.holdout.")
+    return hold_out(every_nth(create_dataset(name, root, trained.train_split), trained.every), trained.holdout)[1]
 
 
 # config.yaml

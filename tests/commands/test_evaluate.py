@@ -14,6 +14,7 @@ from PIL import Image
 
 import depict
 from depict.cli import main
+from depict.config.resolve import resolve
 from depict.config.schema import Config, DataConfig, DecoderConfig, EncoderConfig
 from depict.data import dataset_class
 from depict.data.cityscapes import EVALUATED
@@ -117,6 +118,18 @@ def test_another_folder_writes_to_a_file_of_its_own(run, tmp_path):
     (run / "evaluation.json").unlink()
     assert main(["evaluate", str(run), "--root", str(tmp_path / "link")]) == 0  # the same folder as in training
     assert (run / "evaluation.json").read_bytes() == own
+
+
+def test_holdout_evaluates_the_images_on_which_the_training_validated(run, tmp_path, capsys):
+    model = load(run)
+    model.config.data = dataclasses.replace(model.config.data, train_split="trainval", every=2, holdout=0.4)
+    depict.save(model, tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), "--split", "holdout"]) == 0
+    record = json.loads((tmp_path / "run/evaluation_holdout.json").read_text())
+    validation = resolve(model.config).validation
+    assert [image["name"] for image in record["images"]] == [validation.name_of(i) for i in range(len(validation))]
+    assert main(["evaluate", str(run), "--split", "holdout"]) == 2
+    assert "this split needs a run trained with --data.holdout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fault", ["missing", "size"])

@@ -23,7 +23,7 @@ def main(
     run: RunName,
     data: DataName = None,
     root: DataRoot = None,
-    split: Literal["val", "train", "trainval", "test"] = "val",
+    split: Literal["val", "train", "trainval", "test", "holdout"] = "val",
     last: bool = False,
     multiscale: bool = False,
     save: Annotated[Path | None, flag("not written", "DIR")] = None,
@@ -51,7 +51,7 @@ def main(
             results of the last two go to the current folder, in files that begin with the model's name.
         data: Data set to evaluate on.
         root: Its folder.
-        split: Split to evaluate.
+        split: Split to evaluate; holdout is the part of the training images that --data.holdout kept out.
         last: Evaluate the weights after the last step, as the published protocol does, instead of the best ones by
             validation.
         multiscale: Average over the scales 0.5, 0.75, 1, 1.25, 1.5 and 1.75, each with its mirror image.
