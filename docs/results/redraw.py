@@ -1,4 +1,4 @@
-"""Rewrite the tables of docs/results.md, architecture.md, masks.md and ade20k.md, and the pictures of label maps.
+"""Rewrite the tables of the pages in docs, and the pictures of label maps.
 
     python docs/results/redraw.py [--take RUNS]
 
@@ -22,7 +22,7 @@ import camvid_tables
 import encoder_tables
 from kept import HERE, take
 
-PAGES = tuple(HERE.parent / name for name in ("results.md", "architecture.md", "masks.md", "ade20k.md"))
+PAGES = tuple(HERE.parent / f"{name}.md" for name in ("results", "architecture", "masks", "ade20k", "shipped-model"))
 IMAGES = HERE.parent / "images"
 LABEL_ROWS = {
     "1_linear": "linear",
