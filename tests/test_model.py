@@ -65,6 +65,14 @@ def test_the_labels_of_a_window_sized_image_are_the_argmax_of_its_logits():
     assert (model.predict(pixels).labels == logits[0].argmax(0).numpy()).mean() > 0.999
 
 
+def test_unroll_takes_a_path_as_predict_does(tmp_path):
+    model, pixels = small(layers=2), np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    expected = model.unroll(pixels).masks
+    assert torch.equal(model.unroll(tmp_path / "a.png").masks, expected)
+    assert torch.equal(model.unroll(str(tmp_path / "a.png")).masks, expected)
+
+
 def test_unroll_returns_every_step_and_ends_in_the_masks():
     model = small(layers=2)
     pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)

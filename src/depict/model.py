@@ -26,7 +26,7 @@ from depict.inference.sliding import MULTISCALE, Layout, SlidingWindow, padded_s
 from depict.inference.torch_backend import Network, eval_mode
 from depict.inference.torch_predictor import TorchPredictor
 from depict.io.classes import MOST_CLASSES, check_classes, check_colors
-from depict.io.images import to_rgb
+from depict.io.images import read_image, to_rgb
 from depict.neck import STEM_STRIDE, Neck, Stem, grid_settings, pack, unpack
 from depict.prediction import Prediction, predict
 
@@ -259,10 +259,10 @@ class SegmentationModel(nn.Module):
         return predict(self.predictor(self.sliding_window(multiscale, full_image, tile)), images)
 
     @torch.no_grad()
-    def unroll(self, image: ImageLike, attention: bool = False) -> Trace:
-        """Every step of the decoder for one whole image, which is resized as in `predict`."""
+    def unroll(self, image: ImageLike | str | Path, attention: bool = False) -> Trace:
+        """Every step of the decoder for one whole image, which may be a path and is resized as in `predict`."""
         with eval_mode(self):
-            pixels = self.network_input(image)[None]
+            pixels = self.network_input(read_image(image) if isinstance(image, (str, Path)) else image)[None]
             levels, size = self.levels(pixels)
             grid = self.grid(size)
             trace = self.decoder.unroll(self._tokens(levels, grid), grid, attention=attention)

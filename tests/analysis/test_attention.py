@@ -172,7 +172,7 @@ def test_what_cannot_be_shown_is_an_error_of_one_line(options, message):
         ("linear", "test_vit", 16, {"at": (0, 0)}, "the decoder 'linear' has no attention on .*; try --part encoder"),
         ("depict_us", "test_vit", 8, {"part": "encoder"}, "the encoder 'test_vit' has no .*; try --part decoder"),
         ("depict_us", CONVOLUTIONS, 4, {"part": "encoder"}, "'test_efficientnet' has no .*; try --part decoder"),
-        ("depict_us", CONVOLUTIONS, 4, {}, "needs a query: give --class NAME or --at X,Y.$"),
+        ("depict_us", CONVOLUTIONS, 4, {}, "needs a query: give --at X,Y.$"),
         ("linear", CONVOLUTIONS, 4, {"at": (0, 0)}, "and neither has the encoder 'test_efficientnet'.$"),
         ("linear", CONVOLUTIONS, 4, {"part": "encoder"}, "and neither has the decoder 'linear'.$"),
     ],

@@ -18,6 +18,12 @@ def run(tmp_path):
     return str(tmp_path / "run")
 
 
+def test_the_picture_itself_is_not_overwritten(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["attention", run, "picture.png", "--class", "sky", "--out", str(tmp_path / "picture.png")]) == 2
+    assert "is the picture itself" in capsys.readouterr().err
+
+
 def test_the_attention_of_a_layer_and_a_head_is_drawn_over_the_picture(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["attention", run, "picture.png", "--layer", "4", "--head", "2", "--class", "traffic light"]

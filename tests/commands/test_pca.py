@@ -37,6 +37,13 @@ def test_any_vit_gives_a_picture_and_the_shares_of_its_directions(picture, tmp_p
         assert sum(shares) == pytest.approx(1)
 
 
+def test_the_picture_itself_is_not_overwritten(picture, tmp_path, capsys):
+    before = (tmp_path / picture).read_bytes()
+    assert main(["pca", picture, *SMALL, "--out", f"./{picture}"]) == 2
+    assert "is the picture itself" in capsys.readouterr().err
+    assert (tmp_path / picture).read_bytes() == before
+
+
 def test_encoders_with_register_tokens_and_other_patch_sizes_work(picture, tmp_path):
     words = ["--encoder", "vit_small_patch14_reg4_dinov2", "--encoder.pretrained", "False", "--short-edge", "40"]
     assert main(["pca", picture, *words, "--device", "cpu", "--out", "maps/dino.png"]) == 0

@@ -42,6 +42,7 @@ def test_names_and_colors_are_those_in_use(tmp_path):
     assert dataset.palette[0] == (120, 120, 120)
     assert dataset.palette[2] == (6, 230, 230)
     assert dataset.palette[149] == (92, 0, 255)
+    assert len(set(dataset.palette)) == 150
 
 
 def test_the_real_files_have_their_values(shared):

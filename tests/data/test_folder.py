@@ -24,6 +24,11 @@ def test_black_and_white_masks_are_two_classes(tmp_path):
     assert sorted(dataset.read(0)[1].unique().tolist()) == [0, 1]
 
 
+def test_masks_without_a_single_label_say_so(tmp_path):
+    with pytest.raises(UserError, match="every pixel of the 2 masks is 255, which means not labeled"):
+        create_dataset("folder", folder(tmp_path, NAMES[:2], [255]), "train")
+
+
 def test_the_split_is_complete_stable_and_without_overlap(tmp_path):
     folder(tmp_path, NAMES, [0, 1])
     train, val = (create_dataset("folder", tmp_path, split) for split in ("train", "val"))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from depict.analysis.steps import sub_blocks
-from depict.decoders.base import Decoder
+from depict.decoders.base import Decoder, PatchDecoder
 from depict.decoders.blocks import MSCABlock, SubBlock
 from depict.decoders.mask_classification import MaskClassifier
 from depict.errors import UserError, unknown
@@ -149,7 +149,8 @@ def _decoder_attention(
 ) -> list[LayerAttention]:
     if class_name is None and patch is None:
         other = ", or --part encoder" if "encoder" in _parts(model) else ""
-        raise UserError(f"the decoder needs a query: give --class NAME or --at X,Y{other}.")
+        classes = "" if isinstance(model.decoder, PatchDecoder) else "--class NAME or "
+        raise UserError(f"the decoder needs a query: give {classes}--at X,Y{other}.")
     blocks = [block for block in sub_blocks(model.decoder) if block.has_attention]
     inputs = _inputs(model.decoder, blocks, *view_tokens(model, view))
     patches = math.prod(view.grid)

@@ -112,6 +112,7 @@ def analyze_run(
     from depict.analysis.runner import evenly_spaced, run_analyses
     from depict.io.hub import PREFIX, local_run
 
+    trained = None if run.startswith(PREFIX) else local_run(run)  # `folder` may get the name of a shipped model
     indices = evenly_spaced(len(source), images)
     done = run_analyses(model, source, indices, analyses, folder.name, progress=True)
     sections = [present(outcome) for outcome in done.outcomes]
@@ -119,7 +120,7 @@ def analyze_run(
     about = {"run": run, "images": {"data": source.name, "split": split, "seen": done.images, "of": len(source)}}
     write_sections(folder, about, sections)
     shown = f"{done.images} of {len(source)}, {source.name}{f' ({split})' if split else ''}"
-    facts = describe(model, run, None if run.startswith(PREFIX) else local_run(run), shown)
+    facts = describe(model, run, trained, shown)
     return RunReport(folder.name, facts, sections, done.images, done.seconds)
 
 

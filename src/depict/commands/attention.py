@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from depict.config.flags import Device, Picture, RunName, check_file, flag
+from depict.config.flags import Device, Picture, RunName, check_file, flag, keep_inputs
 from depict.terminal import say
 
 
@@ -41,7 +41,7 @@ def main(
         class_: Class whose attention is drawn (decoder only).
         at: Draw the attention of the patch at this pixel, counted from the upper left corner.
         part: Part of the model.
-        scale: Colors from 0 to the largest value of each map, or of all maps, which makes maps comparable.
+        scale: Colors up to the largest value of each map, or of all maps, which makes maps comparable.
         out: File to write, by default in the current folder.
         device: cpu, cuda, cuda:1 or mps.
     """
@@ -53,6 +53,7 @@ def main(
     from depict.viz.attention import attention_sheet
 
     check_file(out, ".png")
+    keep_inputs(out, image)
     position = None if at is None else _position(at)
     picture = read_image(image)
     model = depict.load(run).to(find_device(device, 0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from depict.config.flags import check_file, flag
+from depict.config.flags import check_file, flag, keep_inputs
 from depict.config.ranges import RANGES, check_numbers
 from depict.config.schema import RECIPE, Config, DataConfig
 from depict.terminal import say
@@ -25,7 +25,7 @@ def main(
     data: Annotated[str, flag(metavar="NAME")],
     root: Annotated[Path | None, flag("none", "DIR")] = None,
     split: Literal["both", "train", "val", "test"] = "both",
-    json: Annotated[Path | None, flag("not written", "FILE")] = None,
+    json: Annotated[Path | None, flag("not written", "FILE.json")] = None,
     show: Annotated[Path | None, flag("not drawn", "FILE.png")] = None,
     augment: bool = True,
     image_size: Annotated[int | tuple[int, int] | None, flag("the data set's crop", "INT [INT]")] = None,
@@ -69,6 +69,9 @@ def main(
     from depict.io.files import write_json
 
     check_file(show, ".png", "--show")
+    check_file(json, ".json", "--json")
+    keep_inputs(show, root, "--show")
+    keep_inputs(json, root, "--json")
     check_numbers(RANGES["data.workers"], workers=workers)
     options = DataConfig(
         short_edge=short_edge, max_aspect=max_aspect, scale_range=scale_range, color_jitter=color_jitter, flip=flip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from depict.config.flags import Device, Picture, check_file, flag
+from depict.config.flags import Device, Picture, check_file, flag, keep_inputs
 from depict.config.ranges import RANGES, check_numbers, whole
 from depict.errors import UserError
 from depict.terminal import say
@@ -79,6 +79,7 @@ def main(
 
     path = out or Path(f"{image.stem}-pca.png")
     check_file(path, ".png")
+    keep_inputs(path, image)
     check_numbers(whole(1, 1000), directions=directions)
     check_numbers(RANGES["data.short_edge"], short_edge=short_edge)
     if run is not None and (encoder is not None or pretrained != "True" or stride is not None):

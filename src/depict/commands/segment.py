@@ -175,9 +175,9 @@ def main(
         if summary:
             # One process alone has already added its rows.
             in_order = summary.write(rows if world > 1 else [], ignored, sort == "confidence")
-            written = [summary.path]
+            written = [summary.path, outputs.folder / "labels"]
             if overlay:
-                written += _write_videos(inputs, outputs, rows)
+                written += [outputs.folder / "overlays", *_write_videos(inputs, outputs, rows)]
             if sheet:
                 written.append(write_sheet(in_order, outputs))
             if coco != "no":
@@ -274,9 +274,10 @@ def _write_videos(inputs: list[Input], outputs: Outputs, rows: list[dict[str, An
 
 def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, written: list[Path]) -> None:
     count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
-    text = f"{len(rows)} pictures: {count['written']} written, {count['kept']} kept, {count['failed']} failed"
+    text = f"{len(rows)} picture{'s' * (len(rows) != 1)}: "
+    text += f"{count['written']} written, {count['kept']} kept, {count['failed']} failed"
     if ignored:
-        text += f"; {ignored} other files ignored"
+        text += f"; {ignored} other file{'s' * (ignored != 1)} ignored"
     if count["written"]:
         text += f" ({count['written'] / seconds:.2f} written per second)"
     say(text)

@@ -58,6 +58,15 @@ def check_file(path: Path | None, suffix: str, name: str = "--out") -> None:
         raise UserError(f"{name} '{path}' must end in {suffix}.")
 
 
+def keep_inputs(path: Path | None, read: Path | None, name: str = "--out") -> None:
+    """Refuse to write over the file `read`, or over a file in the folder `read`, before any work is done."""
+    if path is None or read is None or not path.exists():
+        return
+    if path.samefile(read) if read.is_file() else path.resolve().is_relative_to(read.resolve()):
+        where = f"is in '{read}'" if read.is_dir() else "is the picture itself"
+        raise UserError(f"{name} '{path}' {where} and would be overwritten: name another file.")
+
+
 RunPath = Annotated[Positional[Path], positional("RUN")]
 RunName = Annotated[Positional[str], positional("RUN")]
 RunNames = Annotated[Positional[tuple[str, ...]], positional("RUN...")]

@@ -204,7 +204,7 @@ class Config:
     image_size: Annotated[int | tuple[int, int] | None, flag("the data set's crop", "INT [INT]")] = None
     """Training crop and inference window in pixels: a side, or height and width."""
     stride: Annotated[int | None, flag("the patch of a plain ViT, 8 for others")] = None
-    """Cell of the decoder's grid and its masks in pixels: 4, 8, 16 or 32."""
+    """Cell of the decoder's grid and its masks in pixels, such as 4, 8, 16 or 32."""
     seed: int = 0
     """Seed of the weights, the order of the images and the augmentation."""
     neck: NeckConfig = field(default_factory=NeckConfig)

@@ -75,9 +75,18 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """Whether training or prediction would succeed: extra files do no harm, any other problem stops it."""
+        """Whether training or prediction makes sense: extra files do no harm, any other problem stops it."""
         sound = all(problem.kind == "extra" for problem in self.problems)
-        return sound and (not self.labeled or bool(self.pixels[:IGNORE].sum() > 0))
+        return sound and (not self.labeled or self._seen >= min(self._needed, len(self.classes)))
+
+    @property
+    def _seen(self) -> int:
+        return int((self.pixels[:IGNORE] > 0).sum())
+
+    @property
+    def _needed(self) -> int:
+        """A decoder has nothing to learn from images of a single class."""
+        return 2 if self.split == "train" else 1
 
     @property
     def unseen(self) -> list[str]:
@@ -126,8 +135,10 @@ class Report:
             yield from (f"    {message}" for message in messages[:SHOWN])
             if count > SHOWN:
                 yield f"    ... and {count - SHOWN} more"
+        if self.labeled and self._seen == 1 < min(self._needed, len(self.classes)):
+            yield "  only one class has pixels: black-and-white masks need `values: [0, 255]` in classes.yaml"
         if self.labeled:
-            yield f"  {'ready for training' if self.usable else 'training would fail'}"
+            yield f"  {'ready for training' if self.usable else 'not ready for training'}"
         else:
             yield f"  no ground truth: {'ready for prediction' if self.usable else 'prediction would fail'}"
 

@@ -147,7 +147,10 @@ class Folder(FileDataset):
         if values != [0, IGNORE]:
             values = [value for value in values if value != IGNORE]
         if not values:
-            nothing = UserError(f"no masks in '{self._mask_folder}': it needs class indices as 8-bit PNGs.")
+            reason = (
+                f"every pixel of the {len(masks)} masks is {IGNORE}, which means not labeled" if masks else "no masks"
+            )
+            nothing = UserError(f"'{self._mask_folder}' needs class indices as 8-bit PNGs: {reason}.")
             raise next((item for item in found if isinstance(item, DataError)), nothing)
         self.classes = tuple(map(str, values))
         self.palette = palette_for(self.classes)

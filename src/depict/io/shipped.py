@@ -20,6 +20,7 @@ def shipped_model(name: str) -> Path | None:
     folder = shipped_models().get(name)
     if folder is not None and Path(name).exists():
         raise UserError(
-            f"'{name}' is a model that comes with depict, and a local folder: write './{name}' for the folder."
+            f"'{name}' is a model that comes with depict, and a local folder: write './{name}' for the folder, "
+            "or rename the folder to use the model."
         )
     return folder
