@@ -131,7 +131,10 @@ def read_run(folder: Path) -> tuple[Config, dict[str, Color]]:
         raise UserError(f"'{folder}' is an exported model, which only `depict segment` reads: give its run instead.")
     if not path.is_file():
         guess = did_you_mean(folder, shipped_models())
-        raise UserError(f"'{folder}' is not a run folder: there is no {CONFIG} in it.{guess}")
+        if folder.is_file() and (folder.parent / CONFIG).is_file():
+            guess = f" Give the folder '{folder.parent}'."
+        reason = f"there is no {CONFIG} in it" if folder.exists() else "it does not exist"
+        raise UserError(f"'{folder}' is not a run folder: {reason}.{guess}")
     values = read_yaml(path)
     version = values.pop("format", None)
     if version != FORMAT:

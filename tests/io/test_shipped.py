@@ -76,7 +76,7 @@ def test_a_mistyped_name_is_an_error_that_names_the_model(folder, capsys):
         depict.load("smal-one")
     assert main(["train", "--out", "run", "--init", "smal-one", "--data", "scenes"]) == 2
     assert "Did you mean 'small-one'?" in capsys.readouterr().err
-    with pytest.raises(depict.UserError, match=r"there is no config.yaml in it\.$"):
+    with pytest.raises(depict.UserError, match=r"it does not exist\.$"):
         depict.load("runs/mine")
 
 

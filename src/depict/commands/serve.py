@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from depict.config.flags import Device, flag, positional
+from depict.config.flags import Device, flag
 from depict.config.ranges import check_numbers, whole
 from depict.errors import UserError
 from depict.terminal import say
@@ -17,7 +17,7 @@ DEFAULT = "depict-ade20k"
 
 
 def main(
-    runs: Annotated[Positional[tuple[str, ...]], positional("RUN...")] = (),
+    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="[RUN...]", help_behavior_hint="")] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     root_path: Annotated[str, flag("none", "PREFIX")] = "",

@@ -73,6 +73,8 @@ class Folder(FileDataset):
     def find(self, root: Path, part: str) -> Found:
         """The part's subfolders; without any, the held-out images or the others."""
         images, masks = self._image_folder, self._mask_folder
+        if part == "test" and not (images / part).is_dir():
+            raise UserError(f"there are no test images: put them into '{images / part}', masks into '{masks / part}'.")
         if part == "test" and not (masks / part).is_dir():
             return named_files(images / part, self.layout), None
         if part == "test" or self._parts(images):

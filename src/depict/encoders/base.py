@@ -123,7 +123,8 @@ def _hub_weights(name: str) -> dict[str, Tensor]:
     except Exception as error:  # the hub's client, its HTTP library and the disk raise errors of many types
         raise UserError(
             f"cannot get the weights of '{name}' from the hub: {one_line(error)}. "
-            "Set `pretrained` to a local file (.safetensors or .pth), or to False for random weights."
+            "Set `pretrained` to a local file (.safetensors or .pth), or to False for random weights; "
+            "on the command line, --encoder.pretrained."
         ) from error
     finally:
         client.disabled = was_disabled
