@@ -94,7 +94,8 @@ def main(
         say(f"depict: {name}: {section.name} failed: {section.error}", error=True)
     for report in reports:
         seconds = report.seconds + sum(section.seconds for section in report.sections)
-        say(f"{report.name}: {len(analyses)} analyses of {report.images} images in {seconds:.1f} s")
+        count = f"{len(analyses)} {'analysis' if len(analyses) == 1 else 'analyses'}"
+        say(f"{report.name}: {count} of {report.images} images in {seconds:.1f} s")
     say(f"written: {path}")
     return 1 if failed else 0
 

@@ -35,11 +35,12 @@ def energy_by_class(measured: MeasuredLevels) -> Figure:
 
 def maps_of_levels(measured: MeasuredLevels) -> Figure:
     """A row for each image: the image, then the energy of each level at every token, on one scale."""
-    height, width = next(iter(measured.images.values())).image.shape[:2]
-    columns, rows = 1 + len(measured.names), len(measured.images)
+    shapes = [each.image.shape for each in measured.images.values()]
+    heights = [height / width for height, width, _ in shapes]
+    columns = 1 + len(measured.names)
     cell = 7 / columns
-    figure = Figure(figsize=(7, rows * (cell * height / width + 0.05) + 0.9), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+    figure = Figure(figsize=(7, cell * sum(heights) + 0.1 * len(heights) + 1.1), layout="constrained")
+    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     for row, each in zip(grid, measured.images.values(), strict=True):
         size = (each.image.shape[0], each.image.shape[1])
         row[0].imshow(each.image)
