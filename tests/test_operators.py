@@ -94,14 +94,14 @@ def both_paths(N, heads, head_dim, D=32, batch=2, dtype=torch.float32, run=lambd
 def test_the_fused_path_agrees_with_the_explicit_path_in_value_and_gradient(N):
     fused, explicit = both_paths(N, heads=3, head_dim=10, batch=1 if N > 1000 else 2)
     for a, b in zip(fused, explicit, strict=True):
-        assert (a - b).abs().max() < 1e-5
+        assert (a - b).abs().max() < 2e-5
 
 
 @given(N=st.integers(1, 40), heads=st.integers(1, 5), head_dim=st.integers(1, 40), batch=st.integers(1, 3))
 def test_the_paths_agree_for_any_heads_head_dimension_and_batch(N, heads, head_dim, batch):
     fused, explicit = both_paths(N, heads, head_dim, batch=batch)
     for a, b in zip(fused, explicit, strict=True):
-        assert (a - b).abs().max() < 1e-5
+        assert (a - b).abs().max() < 2e-5
 
 
 def test_the_paths_agree_under_bfloat16_autocast():

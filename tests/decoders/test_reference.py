@@ -97,10 +97,10 @@ def test_numbers_are_those_of_the_released_code(shared, name, path):
     for key, reference in expected.items():
         tolerance = 1e-3 if key.startswith("gradient") else 4e-4 if name == "cbt" else 1e-4
         # The vectors are float32: their distance from the plain float64 numbers is their own rounding. It is above
-        # 1e-5 for DEPICT-CA, so the explicit path is allowed a multiple of it.
+        # 1e-5 for DEPICT-CA, so the explicit path is allowed a multiple of it: other CPUs round differently.
         rounding = error(key, plain[key], reference)
         assert rounding < tolerance, key
-        assert error(key, ours[key], reference) < (tolerance if path == "fused" else 1e-5 + 4 * rounding), key
+        assert error(key, ours[key], reference) < (tolerance if path == "fused" else 1e-5 + 15 * rounding), key
 
 
 @pytest.mark.parametrize("name", ["depict_sa", "depict_ca", "cbt"])

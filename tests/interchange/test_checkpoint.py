@@ -103,7 +103,7 @@ def test_decoders_give_the_numbers_of_the_reference_vectors(tmp_path, shared, ki
     height, width = (int(side) for side in vectors["im_size"])
     with torch.no_grad():
         masks = model.decoder(vectors["x"], (height // 16, width // 16))
-    tolerance = 4e-4 if kind == "cbt" else 1e-4  # CBT's masks in float32 are up to 1.3e-4 away from those in float64
+    tolerance = 4e-4 if kind == "cbt" else 2e-4  # CBT's masks in float32 are up to 1.3e-4 away from those in float64
     assert (masks - vectors["masks"]).abs().max() < tolerance
 
 

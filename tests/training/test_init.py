@@ -8,6 +8,7 @@ import torch
 from depict import UserError, create_model
 from depict.cli import main
 from depict.runs import load, save
+from depict.training.feature_builder import encoder_sketch, same_encoder
 from depict.training.init import init_from
 from support.trainings import small_command
 
@@ -175,5 +176,50 @@ def test_features_of_another_encoder_than_before_are_refused(tmp_path, pictures,
     save(source, tmp_path / "first")
     capfd.readouterr()
     assert main(second_command(tmp_path, pictures, *cached, "2")) == 2
-    error = capfd.readouterr().err.splitlines()[-1]
-    assert "was trained on the features of another encoder: restore the weights of" in error
+    printed = capfd.readouterr().err
+    assert "was trained on the features of another encoder: restore the weights of" in printed.splitlines()[-1]
+    assert not (tmp_path / "cache").exists()  # refused before any features are computed
+
+
+def test_an_encoder_that_another_cpu_rounded_is_the_same_encoder():
+    net = model(["a", "b"])
+    before = encoder_sketch(net)
+    with torch.no_grad():
+        for parameter in net.encoder.parameters():
+            parameter *= 1 + 1e-7
+    assert same_encoder(before, encoder_sketch(net))
+    with torch.no_grad():
+        net.encoder.vit.blocks[0].attn.qkv.weight[0] *= 1.01
+    assert not same_encoder(before, encoder_sketch(net))
+
+
+def from_yaml(tmp_path, pictures, *more):
+    """The second command with the run to start from in a YAML file."""
+    (tmp_path / "s.yaml").write_text(f"train: {{init: '{tmp_path / 'first'}'}}\n")
+    words = second_command(tmp_path, pictures, *more)
+    at = words.index("--init")
+    return [*words[:at], "--config", str(tmp_path / "s.yaml"), *words[at + 2 :]]
+
+
+def test_a_start_named_in_a_yaml_file_is_not_needed_to_resume(tmp_path, pictures, capfd):
+    assert main(small_command(pictures, tmp_path / "first")) == 0
+    assert main(from_yaml(tmp_path, pictures, "--epochs", "1")) == 0
+    shutil.rmtree(tmp_path / "first")
+    assert main(from_yaml(tmp_path, pictures, "--epochs", "2")) == 0
+    capfd.readouterr()
+    assert main([*from_yaml(tmp_path, pictures), "--out", str(tmp_path / "third")]) == 2
+    assert "is not a run folder" in capfd.readouterr().err
+
+
+def test_a_start_named_in_a_yaml_file_is_cleared_by_none(tmp_path, pictures, capfd):
+    small = small_command(pictures, tmp_path / "second", "--config", str(tmp_path / "s.yaml"), "--init", "None")
+    (tmp_path / "s.yaml").write_text("train: {init: nowhere}\n")
+    assert main(small) == 0
+    assert "starting from" not in capfd.readouterr().err
+
+
+def test_a_start_without_an_encoder_section_is_no_traceback(tmp_path, pictures, capfd):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/config.yaml").write_text("format: 3\nclasses: {a: [0, 0, 0]}\n")
+    assert main(from_yaml(tmp_path, pictures)) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 1

@@ -49,10 +49,11 @@ def base_config(arguments: list[str], otherwise: Config | None = None) -> Config
         from depict.config.presets import load_config
 
         base = load_config(name)
-    if (init := value_of("--init", arguments)) is not None:
-        base = _with_model_of(init, base, value_of("--out", arguments))
-    elif base.train.init is not None and name is not None:
-        base = _below(base.train.init, name)
+    out = value_of("--out", arguments)
+    if (init := value_of("--init", arguments)) not in (None, "None"):
+        base = _with_model_of(str(init), base, out)
+    elif init is None and base.train.init is not None and name is not None:
+        base = _below(base.train.init, name, out)
     decoder = value_of("--decoder", arguments) or value_of("--decoder.name", arguments)
     if decoder not in (None, base.decoder.name):
         base.decoder = DecoderConfig(decoder)  # the options were another decoder's
@@ -60,35 +61,35 @@ def base_config(arguments: list[str], otherwise: Config | None = None) -> Config
 
 
 def _with_model_of(run: str, base: Config, out: str | None) -> Config:
-    """`base` with the encoder, neck, decoder, stride and image size of a run.
-
-    A training in `out` that has begun knows them itself, and resumes without the run.
-    """
+    """`base` with the encoder, neck, decoder, stride and image size of a run."""
     from depict.config.presets import load_config
-    from depict.io.hub import CONFIG
 
-    begun = out is not None and (Path(out) / CONFIG).is_file()
-    model = load_config(str(Path(str(out)) / CONFIG if begun else _config_of(run)))
+    model = load_config(str(_config_of(run, out)))
     encoder = dataclasses.replace(model.encoder, pretrained=False, freeze=base.encoder.freeze)
     return dataclasses.replace(base, encoder=encoder, **{name: getattr(model, name) for name in MODEL})
 
 
-def _below(run: str, name: str) -> Config:
+def _below(run: str, name: str, out: str | None) -> Config:
     """The configuration `name`, with the encoder, neck, decoder, stride and image size of a run where it has none."""
     from depict.config.presets import load_settings, merge
     from depict.io.yaml import from_dict
 
-    given = load_settings(str(_config_of(run)))
+    given = load_settings(str(_config_of(run, out)))
     settings = {part: given[part] for part in ("encoder", *MODEL) if part in given}
-    settings["encoder"] = settings["encoder"] | {"pretrained": False, "freeze": False}
+    settings["encoder"] = settings.get("encoder", {}) | {"pretrained": False, "freeze": False}
     return from_dict(Config, merge(settings, load_settings(name)), f"'{name}'")
 
 
-def _config_of(run: str) -> Path:
-    """The config.yaml of a run to start from."""
+def _config_of(run: str, out: str | None) -> Path:
+    """The config.yaml of a run to start from.
+
+    A training in `out` that has begun has the same model, and resumes without the run.
+    """
     from depict.io.hub import CONFIG, local_run
     from depict.io.shipped import shipped_models
 
+    if out is not None and (begun := Path(out) / CONFIG).is_file():
+        return begun
     path = local_run(run) / CONFIG
     if not path.is_file():
         guess = did_you_mean(run, shipped_models())

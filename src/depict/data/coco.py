@@ -68,7 +68,7 @@ class Coco(Dataset):
             self._samples += self._read_samples(root, path, content, part, whole=part in files)
         if not self._samples:
             raise UserError(f"no {split} images in the annotations of '{root}'.")
-        self._files = sorted({*files.values()})
+        self._files = sorted({path for part in parts if (path := files.get(part, files.get("")))})
 
     def __len__(self) -> int:
         return len(self._samples)

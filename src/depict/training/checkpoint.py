@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from depict.errors import UserError, is_out_of_memory
 from depict.evaluation import Result
+from depict.training.feature_builder import same_encoder
 from depict.training.state import foreign_state, save_state
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -58,8 +59,8 @@ class Checkpoint:
     optimizer: torch.optim.Optimizer
     """torch's own, without Accelerate's wrapper."""
     average: ModelEmaV3 | None
-    encoder: str | None = None
-    """Identifies the encoder of a training on cached features, whose weights are not in the state."""
+    encoder: Tensor | None = None
+    """A sketch of the encoder of a training on cached features, whose weights are not in the state."""
 
     def save(self, progress: Progress) -> None:
         """Save the state; called by all processes, written by the first."""
@@ -84,11 +85,6 @@ class Checkpoint:
 
     def restore(self, values: dict[str, Any]) -> None:
         """Restore the state that `load_state` returned."""
-        if values.get("encoder") not in (None, self.encoder):
-            raise UserError(
-                f"'{self.out}' was trained on the features of another encoder: restore the weights of "
-                "--encoder.pretrained and --init, or choose another --out."
-            )
         with foreign_state_errors(self.out):
             self._restore(values)
 
@@ -112,6 +108,16 @@ class Checkpoint:
     def full_weights(self) -> dict[str, Any]:
         """The weights of the trained network on the CPU, gathered if they are sharded."""
         return get_model_state_dict(self.network, options=FULL)
+
+
+def check_encoder(out: Path, values: dict[str, Any], encoder: Tensor) -> None:
+    """Refuse to resume on the features of another encoder than those of the state, before any are computed."""
+    saved = values.get("encoder")
+    if saved is not None and not same_encoder(saved, encoder):
+        raise UserError(
+            f"'{out}' was trained on the features of another encoder: restore the weights of "
+            "--encoder.pretrained and --init, or choose another --out."
+        )
 
 
 def read_progress(out: Path, values: dict[str, Any] | None) -> Progress:

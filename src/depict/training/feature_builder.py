@@ -97,6 +97,27 @@ def encoder_key(model: SegmentationModel) -> str:
     return digest.hexdigest()
 
 
+def encoder_sketch(model: SegmentationModel) -> Tensor:
+    """Two numbers for each tensor of the encoder (T, 2): a random projection of it, always the same, and its length.
+
+    They tell encoders apart, yet not the rounding of two kinds of CPU, which resize position embeddings differently.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for tensor in model.encoder.state_dict().values():
+        values = tensor.detach().cpu().double().flatten()
+        direction = torch.randn(values.shape, generator=generator, dtype=torch.float64)
+        rows.append(torch.stack([values @ direction, values.norm()]))
+    return torch.stack(rows)
+
+
+def same_encoder(sketch: Tensor, other: Tensor) -> bool:
+    """Whether two sketches are of the same encoder, up to rounding."""
+    if sketch.shape != other.shape:
+        return False
+    return bool(((sketch - other)[:, 0].abs() <= 1e-5 * (1 + other[:, 1])).all())
+
+
 def fitted_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     """The largest size of the same aspect ratio that fits into `box`, to the nearest pixel; at least one pixel."""
     scale = min(box[0] / height, box[1] / width)

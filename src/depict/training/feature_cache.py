@@ -151,7 +151,10 @@ def read_cache(folder: Path, model: SegmentationModel, images: int, mirrored: bo
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return None
     except OSError as error:
-        raise UserError(f"cannot read the features in '{folder}': {error.strerror or error}.") from error
+        raise UserError(
+            f"cannot read the features in '{folder}': {error.strerror or error}. Make them readable, delete them, or "
+            "set DEPICT_CACHE to another folder."
+        ) from error
     return FeatureCache(folder, feature_grid(model), model.multiple, **tensors, rows=range(images))
 
 

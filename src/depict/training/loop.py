@@ -34,10 +34,10 @@ from depict.evaluation import Result, evaluate, few_images_warning, validation_w
 from depict.model import SegmentationModel
 from depict.runs import CURVES, LAST, PREVIEW, WEIGHTS, check_data, check_same, lock_run, save_config, save_tensors
 from depict.training import losses
-from depict.training.checkpoint import Checkpoint, Progress, read_progress
+from depict.training.checkpoint import Checkpoint, Progress, check_encoder, read_progress
 from depict.training.class_weights import balanced_weights
 from depict.training.engine import global_sum, is_sharded, running_engine, share_buffers
-from depict.training.feature_builder import encoder_key, open_cache
+from depict.training.feature_builder import encoder_sketch, open_cache
 from depict.training.feature_cache import FeatureBatch, feature_batches
 from depict.training.init import init_from
 from depict.training.log import Log, say, settings_text
@@ -104,6 +104,9 @@ class Trainer:
         cached = self.settings.cache_features
         init = self.settings.init if state is None or cached else None
         self.init_text = init_from(self.model, init) if init else None
+        encoder = encoder_sketch(self.model) if cached else None
+        if encoder is not None and state is not None:
+            check_encoder(out, state, encoder)
         if self.settings.checkpointing:
             self.model.encoder.set_grad_checkpointing()
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -128,7 +131,6 @@ class Trainer:
         network = torch.compile(trained) if self.settings.compile else trained
         self.network, self.optimizer = accelerator.prepare(network, optimizer)
         self.sharded = is_sharded(accelerator, averaged=self.average is not None)
-        encoder = encoder_key(self.model) if cached else None
         self.checkpoint = Checkpoint(out, accelerator, self.network, self.optimizer.optimizer, self.average, encoder)
         self.progress = progress
         if state is not None:
