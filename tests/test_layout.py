@@ -9,9 +9,9 @@ from pathlib import Path
 import depict
 
 PACKAGE = Path(depict.__file__).parent
-# From the lowest layer to the highest. A name is a file or a folder of src/depict.
 HOMES = {f"depict.{name}": home for name, home in depict._HOMES.items()}
 """Where the names that are imported from `depict` itself come from."""
+# From the lowest layer to the highest. A name is a file or a folder of src/depict.
 LAYERS = [
     "terminal",
     "errors",

@@ -110,9 +110,9 @@ def test_another_folder_writes_to_a_file_of_its_own(run, tmp_path):
     (tmp_path / "test photos/images/val/é 4.png").unlink()
     assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos"), "--multiscale"]) == 0
     assert main(["evaluate", str(run), "--root", str(tmp_path / "test photos")]) == 0
-    written = json.loads((run / "evaluation_test photos.json").read_text())
+    written = json.loads((run / "evaluation_root-test photos.json").read_text())
     assert (written["data"], written["root"], len(written["images"])) == ("folder", "test photos", 4)
-    assert len(json.loads((run / "evaluation_test photos_multiscale.json").read_text())["images"]) == 4
+    assert len(json.loads((run / "evaluation_root-test photos_multiscale.json").read_text())["images"]) == 4
     assert (run / "evaluation.json").read_bytes() == own
     (tmp_path / "link").symlink_to(trained)
     (run / "evaluation.json").unlink()

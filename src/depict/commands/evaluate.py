@@ -113,7 +113,7 @@ def main(
                 short_names([run])[0] if output != Path(run) else "",  # the current folder may have others, too
                 "evaluation",
                 name if name != trained.name else "",
-                folder,
+                f"root-{folder}" if folder else "",
                 split if split != "val" else "",
                 "last" if last else "",
                 "multiscale" if multiscale else "",

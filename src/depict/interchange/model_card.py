@@ -84,7 +84,7 @@ def read_evaluations(run: Path) -> dict[str, Evaluation]:
         if evaluation.get("weights") == "last":
             continue  # the best weights are pushed
         data = " ".join(_cell(evaluation[key]) for key in ("data", "root", "split") if evaluation.get(key))
-        options = re.findall(r"multiscale|short-edge\d+|stride\d+", path.stem)
+        options = re.findall(r"(?<=_)(?:multiscale|short-edge\d+|stride\d+)(?=_|$)", path.stem)
         evaluations[", ".join([data, *options])] = evaluation
     return evaluations
 
