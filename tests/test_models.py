@@ -1,6 +1,7 @@
 """The models that come with depict: small, documented, and ready for any picture."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -75,8 +76,11 @@ def test_segment_takes_its_name(photograph, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     photograph.save("view.png")
     assert main(["segment", NAME, "view.png", "--out", "out"]) == 0
-    assert (tmp_path / "out").is_dir()
-    assert "Traceback" not in capsys.readouterr().err
+    assert (tmp_path / "out/overlays/view.png").is_file()
+    printed = capsys.readouterr()
+    assert "1 picture: 1 written" in printed.out
+    assert re.search(r"^(sky|grass|field) \d+\.\d %, ", printed.out, re.MULTILINE)
+    assert "Traceback" not in printed.err
 
 
 def test_a_folder_of_its_name_needs_a_dot_and_a_slash(folder, photograph, tmp_path, monkeypatch, capsys):

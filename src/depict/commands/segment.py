@@ -272,6 +272,10 @@ def _write_videos(inputs: list[Input], outputs: Outputs, rows: list[dict[str, An
     return paths
 
 
+LISTED = 5
+"""Classes that are listed for a single picture."""
+
+
 def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, written: list[Path]) -> None:
     count = {status: sum(row["status"] == status for row in rows) for status in ("written", "kept", "failed")}
     text = f"{len(rows)} picture{'s' * (len(rows) != 1)}: "
@@ -281,6 +285,9 @@ def _report(rows: list[dict[str, Any]], seconds: float, ignored: int, written: l
     if count["written"]:
         text += f" ({count['written'] / seconds:.2f} written per second)"
     say(text)
+    if len(rows) == 1 and "shares" in rows[0]:
+        largest = sorted(rows[0]["shares"].items(), key=lambda item: -item[1])[:LISTED]
+        say(", ".join(f"{name} {100 * share:.1f} %" for name, share in largest if share >= 0.0005))
     certain = sorted((row["confidence"], row["name"]) for row in rows if "confidence" in row)
     if len(certain) > 1:
         least = ", ".join(f"{name} ({100 * score:.1f} %)" for score, name in certain[:3])
