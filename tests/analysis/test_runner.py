@@ -185,6 +185,17 @@ def test_pictures_without_ground_truth_have_no_labels(tmp_path):
     assert sample.patch_labels is None
 
 
+def test_a_picture_that_cannot_be_read_is_named_and_skipped(tmp_path, capsys):
+    Image.new("RGB", (50, 40)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    pictures = Pictures(find_inputs([str(tmp_path)], tmp_path / "out")[0])
+    done = run_analyses(tiny_model(), pictures, [0, 1], [Names])
+    assert (done.images, done.outcomes[0].result.data["names"]) == (1, ["good"])
+    assert "depict: skipped:" in (error := capsys.readouterr().err) and "bad.png" in error
+    with pytest.raises(UserError, match="none of the pictures"):
+        run_analyses(tiny_model(), pictures, [0], [Names])
+
+
 def test_analyses_run_in_the_order_of_the_report():
     names = [analysis.name for analysis in choose_analyses(None)]
     assert names == list(ANALYSES)

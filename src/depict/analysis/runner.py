@@ -20,7 +20,7 @@ from depict.data.transforms import resize_labels
 from depict.decoders.base import Trace
 from depict.errors import UserError, unknown
 from depict.io.images import read_image
-from depict.terminal import progress_bar
+from depict.terminal import progress_bar, say
 
 if TYPE_CHECKING:
     from depict.model import SegmentationModel
@@ -121,20 +121,30 @@ def run_analyses(
     """Unroll the model on the images with these indices and show every trace to every analysis.
 
     An analysis that raises a `UserError` is dropped with its message, the others continue. Samples and the model that
-    analyses see are on the CPU; the pass itself runs on the model's device.
+    analyses see are on the CPU; the pass itself runs on the model's device. Pictures that cannot be read are named and
+    skipped; a broken image of a data set is an error.
     """
     cpu_model = model if model.device.type == "cpu" else copy.deepcopy(model).cpu()
     running = [_Running(analysis, cpu_model) for analysis in analyses]
-    seconds = 0.0
+    seconds, seen = 0.0, 0
     for index in progress_bar(indices, desc=title, unit="image", disable=not progress):
         started = time.perf_counter()
-        sample = make_sample(model, images, index)
+        try:
+            sample = make_sample(model, images, index)
+        except UserError as error:
+            if not isinstance(images, Pictures):
+                raise
+            say(f"depict: skipped: {error}", error=True)
+            continue
+        seen += 1
         seconds += time.perf_counter() - started
         for each in running:
             each.update(sample)
+    if not seen:
+        raise UserError("none of the pictures can be analyzed.")
     for each in progress_bar(running, desc=f"{title}: results", unit="analysis", disable=not progress):
         each.compute()
-    return Pass([each.outcome for each in running], len(indices), seconds)
+    return Pass([each.outcome for each in running], seen, seconds)
 
 
 class _Running:
