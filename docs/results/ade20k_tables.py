@@ -12,7 +12,7 @@ ADE20K_LONG += ("ade20k_long_softmax", "ade20k_seeds_ca", "ade20k_seeds_ca_2", "
 """Studies of 16 epochs on a quarter of ADE20K, some of whose runs were fine-tuned later."""
 ADE20K_LATER = ("ade20k_long_ca_vit_t",)
 """The same, of runs that were not."""
-ADE20K_CONVERGED = ("ade20k_converged",)
+ADE20K_CONVERGED = ("ade20k_converged", "ade20k_converged_ca")
 """Studies of 32 epochs."""
 ADE20K_FINETUNED = ("ade20k_finetuned", "ade20k_finetuned_ca")
 ADE20K_TUNING = ("ade20k_tuning", "ade20k_tuning_attention", "ade20k_heads", "ade20k_prior")
@@ -166,7 +166,7 @@ def ade20k_paper() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "init": init,
     "ade20k_frozen": lambda: ade20k(merged(("ade20k_frozen", "ade20k_attention", "ade20k_softmax", "ade20k_cbt"))),
-    "ade20k_long": lambda: ade20k(merged((*ADE20K_LONG, *ADE20K_LATER))),
+    "ade20k_long": lambda: ade20k(merged((*ADE20K_LONG, *ADE20K_LATER)), speed="ade20k_speed"),
     "ade20k_paper": ade20k_paper,
     "ade20k_epochs": ade20k_epochs,
     "ade20k_sizes": ade20k_sizes,
