@@ -36,7 +36,7 @@ def test_a_set_that_would_stop_training_exits_with_one(folder, capsys):
     assert main(["check", "--data", "folder", "--root", str(folder), "--show", str(show)]) == 1
     text = capsys.readouterr().out
     assert f"no mask for '{folder / 'images' / '3.jpg'}'" in text
-    assert "not ready for training" in text
+    assert "training would fail" in text
     assert not show.exists()
 
 
@@ -50,12 +50,12 @@ def test_files_of_the_data_set_are_not_overwritten(folder, capsys):
     assert (mask.read_bytes(), annotations.read_text()) == (before, "{}")
 
 
-def test_black_and_white_masks_with_other_values_in_classes_yaml_are_not_ready(tmp_path, capsys):
+def test_black_and_white_masks_with_other_values_in_classes_yaml_have_one_class(tmp_path, capsys):
     layouts.folder(tmp_path, [str(index) for index in range(10)], [0, 255])
     (tmp_path / "classes.yaml").write_text("names: [background, leaf]\n")
     assert main(["check", "--data", "folder", "--root", str(tmp_path)]) == 1
     text = capsys.readouterr().out
-    assert "only one class has pixels" in text and "`values: [0, 255]`" in text and "not ready for training" in text
+    assert "only one class has pixels" in text and "`values: [0, 255]`" in text and "learn nothing" in text
     (tmp_path / "classes.yaml").write_text("names: [background, leaf]\nvalues: [0, 255]\n")
     assert main(["check", "--data", "folder", "--root", str(tmp_path)]) == 0
 

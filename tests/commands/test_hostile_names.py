@@ -51,7 +51,7 @@ def test_check_reports_them(root, tmp_path, capfdbinary):
     for name in STEMS:
         save_picture(tmp_path / "bad" / "images" / f"{name}.png", picture(41, 48))
     assert main(["check", "--data", "folder", "--root", str(root), "--show", str(tmp_path / "samples.png")]) == 0
-    report = tmp_path / NAMES["not UTF-8"]
+    report = tmp_path / f"{NAMES['not UTF-8']}.json"
     assert main(["check", "--data", "folder", "--root", str(tmp_path / "bad"), "--json", str(report)]) == 1
     printed = capfdbinary.readouterr()
     assert is_clean(printed.out)

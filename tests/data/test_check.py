@@ -38,7 +38,7 @@ def test_every_problem_is_found_and_named(tmp_path, workers):
     assert "77 (60 pixels), 99 (60 pixels)" in next(str(p) for p in report.problems if p.kind == "labels")
     text = str(report)
     assert "3 of 8 images readable with their masks" in text
-    assert "not ready for training" in text
+    assert "training would fail" in text
 
 
 def test_pixels_and_images_are_counted_per_class(tmp_path):

@@ -137,8 +137,9 @@ class Report:
                 yield f"    ... and {count - SHOWN} more"
         if self.labeled and self._seen == 1 < min(self._needed, len(self.classes)):
             yield "  only one class has pixels: black-and-white masks need `values: [0, 255]` in classes.yaml"
-        if self.labeled:
-            yield f"  {'ready for training' if self.usable else 'not ready for training'}"
+            yield "  training would learn nothing"
+        elif self.labeled:
+            yield f"  {'ready for training' if self.usable else 'training would fail'}"
         else:
             yield f"  no ground truth: {'ready for prediction' if self.usable else 'prediction would fail'}"
 
