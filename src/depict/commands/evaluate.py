@@ -113,7 +113,7 @@ def main(
                 short_names([run])[0] if output != Path(run) else "",  # the current folder may have others, too
                 "evaluation",
                 name if name != trained.name else "",
-                f"root-{folder}" if folder else "",
+                f"root-{folder.replace('_', '-')}" if folder else "",  # "_" stands between the parts
                 split if split != "val" else "",
                 "last" if last else "",
                 "multiscale" if multiscale else "",

@@ -56,7 +56,7 @@ def main(
     Examples:
         depict pca photo.jpg
         depict pca photo.jpg --encoder vit_tiny_patch16_224
-        depict pca photo.jpg --run runs/mine --out photo.png
+        depict pca photo.jpg --run runs/mine --out directions.png
 
     Args:
         image: The picture.

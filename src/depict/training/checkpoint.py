@@ -113,7 +113,7 @@ class Checkpoint:
 def check_encoder(out: Path, values: dict[str, Any], encoder: Tensor) -> None:
     """Refuse to resume on the features of another encoder than those of the state, before any are computed."""
     saved = values.get("encoder")
-    if saved is not None and not same_encoder(saved, encoder):
+    if saved is not None and not (isinstance(saved, Tensor) and same_encoder(saved, encoder)):
         raise UserError(
             f"'{out}' was trained on the features of another encoder: restore the weights of "
             "--encoder.pretrained and --init, or choose another --out."
