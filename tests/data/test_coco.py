@@ -104,6 +104,14 @@ def test_of_one_file_a_part_is_held_out(tmp_path):
     assert len(names_of(tmp_path, "trainval")) == 20
 
 
+def test_a_sample_depends_on_the_annotations_of_its_own_part_only(tmp_path):
+    for part in ("train", "val", "test"):
+        write(tmp_path / part / "labels.json", tmp_path / part, [f"{part} a", f"{part} b"])
+    for part in ("train", "val"):
+        files = create_dataset("coco", tmp_path, part).files(0)
+        assert [path for path in files if path.suffix == ".json"] == [tmp_path / part / "labels.json"]
+
+
 def test_every_sample_is_checked_and_its_problem_named(tmp_path):
     write(tmp_path / "train/a.json", tmp_path / "train", list("abcd"))
     Image.new("RGB", (16, 13)).save(tmp_path / "train" / "b.png")

@@ -78,6 +78,16 @@ def test_a_mistyped_name_is_an_error_that_names_the_model(folder, capsys):
     assert "Did you mean 'small-one'?" in capsys.readouterr().err
     with pytest.raises(depict.UserError, match=r"it does not exist\.$"):
         depict.load("runs/mine")
+    with pytest.raises(depict.UserError, match=f"Give the folder '{folder}'"):
+        depict.load(str(folder / "config.yaml"))
+
+
+def test_a_report_may_go_to_the_current_folder_beside_results_of_the_model_s_name(folder, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (50, 40)).save(tmp_path / "pictures/a.png")
+    command = ["analyze", "small-one", "--pictures", str(tmp_path / "pictures"), "--only", "principal", "--out", "."]
+    assert main(command) == 0
+    assert Path("report.html").is_file() and Path("small-one/principal.json").is_file()
 
 
 def test_info_lists_the_models(folder, capsys):
